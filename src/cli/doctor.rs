@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use serde_json::Value;
 
 use crate::cli::Outcome;
 use crate::cli::common::log::expected;
-use crate::cli::common::output::{print, print_json};
+use crate::cli::common::mounts::{mount_of, mountpoints_of};
+use crate::cli::common::output::{human, print, print_json};
 #[cfg(feature = "remote")]
 use crate::cli::common::remote::cache_directory;
+use crate::cli::common::tree::Tree;
 use crate::cli::init;
 use crate::codec;
 use crate::fs::{Options, UringSupport, mount};
@@ -33,7 +36,8 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// Report what this machine supports, with advice on what is missing.
 ///
 /// Mounts a small store in the directory for temporary files to find out. Exits with 1 if tierfs cannot
-/// mount here. With a remote, reports what can be done with it from here, how fast pieces arrive, and how
+/// mount here. With a store or a path in a mount, reports where it is mounted, the room on its disk and the problems that are
+/// known; tierfs fsck and tierfs scrub look for more. With a remote, reports what can be done with it from here, how fast pieces arrive, and how
 /// fast the disk of the cache takes them; exits with 1 if the remote cannot be read.
 ///
 /// Example: tierfs doctor
@@ -41,12 +45,11 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// Example: tierfs doctor s3://models/prefix
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A remote, such as s3://BUCKET/PREFIX
-    #[cfg(feature = "remote")]
-    remote: Option<String>,
+    /// A store, a path in a mount, or a remote such as s3://BUCKET/PREFIX
+    place: Option<String>,
     /// The cache of the remote, whose disk is measured [default: below ~/.cache/tierfs]
     #[cfg(feature = "remote")]
-    #[arg(long, value_name = "DIR", requires = "remote")]
+    #[arg(long, value_name = "DIR", requires = "place")]
     cache: Option<PathBuf>,
     /// Print a JSON array
     #[arg(long)]
@@ -76,19 +79,16 @@ impl Finding {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        #[cfg(feature = "remote")]
-        if let Some(url) = &self.remote {
-            if !is_remote(url) {
-                return Err(Error::invalid(format!(
-                    "{url:?} is not the URL of a remote; tierfs doctor without arguments examines this machine; to \
-                     check a store: tierfs fsck STORE, or tierfs scrub MOUNTPOINT while it is mounted"
-                )));
+        if let Some(place) = &self.place {
+            #[cfg(feature = "remote")]
+            if is_remote(place) {
+                let cache = match &self.cache {
+                    Some(cache) => cache.clone(),
+                    None => cache_directory()?,
+                };
+                return self.report(&of_remote(place, &cache));
             }
-            let cache = match &self.cache {
-                Some(cache) => cache.clone(),
-                None => cache_directory()?,
-            };
-            return self.report(&of_remote(url, &cache));
+            return self.report(&of_store(Path::new(place))?);
         }
         let privileges = Privileges::of_this_process();
         let probe = probe();
@@ -158,6 +158,60 @@ fn of_remote(url: &str, cache: &Path) -> Vec<Finding> {
         Finding { what: examined.what, verdict, found: examined.found, advice: examined.advice.to_owned() }
     };
     examine(url, cache).into_iter().map(finding).collect()
+}
+
+/// The share of a disk in percent that should be free.
+const FREE_PERCENT_LEAST: u64 = 5;
+
+/// Examines a store, by its path or by one in its mount.
+fn of_store(place: &Path) -> Result<Vec<Finding>> {
+    let mounted = mount_of(place)?;
+    let store = mounted.as_ref().map_or(place, |mounted| &mounted.store);
+    if mounted.is_none() && !Store::exists(&FileDisk::new(store)) {
+        let text = format!(
+            "{} is neither a store nor on a mount, nor the URL of a remote; tierfs doctor without arguments examines this machine",
+            place.display()
+        );
+        return Err(Error::invalid(text));
+    }
+    let places = match &mounted {
+        Some(mounted) => vec![mounted.mountpoint.clone()],
+        None => mountpoints_of(store),
+    };
+    let shown: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    let is_where = if shown.is_empty() { "not mounted".to_owned() } else { shown.join(" and ") };
+    let mut findings =
+        vec![Finding::good("store", store.display().to_string()), Finding::good("mounted at", is_where)];
+    // A remote has no disk.
+    findings.extend(store.is_dir().then(|| disk(store)).transpose()?);
+    let tree = Tree::open(places.first().map_or(store, |place| place), None)?;
+    let stats: Value = serde_json::from_str(&tree.control(".ctl/stats.json")?)
+        .map_err(|error| Error::invalid(format!(".ctl/stats.json: {error}")))?;
+    let problems = stats.get("problems").and_then(Value::as_array).cloned().unwrap_or_default();
+    findings.extend(problems.iter().map(|problem| Finding {
+        what: "problem",
+        verdict: Verdict::Bad,
+        found: problem.as_str().map_or_else(|| problem.to_string(), str::to_owned),
+        advice: String::new(),
+    }));
+    if problems.is_empty() {
+        findings.push(Finding::good("problems", "none is known".to_owned()));
+    }
+    Ok(findings)
+}
+
+/// The room on the disk of a store.
+fn disk(store: &Path) -> Result<Finding> {
+    let space = rustix::fs::statvfs(store).map_err(|error| Error::io(store.display(), error.into()))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    let (total, available) = (bytes(space.f_blocks), bytes(space.f_bavail));
+    let is_full = available < total / 100 * FREE_PERCENT_LEAST;
+    Ok(Finding {
+        what: "disk",
+        verdict: if is_full { Verdict::Warning } else { Verdict::Good },
+        found: format!("{} of {} are free", human(available), human(total)),
+        advice: "tensors give room in a lower tier (tierfs tier), cold ones are evicted by policy=auto with free_min".to_owned(),
+    })
 }
 
 fn device() -> Finding {

@@ -15,7 +15,7 @@ use crate::model::Result;
 /// Example: tierfs evict --cache /mnt/acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files, directories, collections, tenants or mount points
+    /// Files, directories, collections, tenants or mount points; or a mounted store, and names in it
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Drop only the kernel's page cache; stored bytes stay

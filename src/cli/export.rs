@@ -49,7 +49,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Example: tierfs export --as tp/0-of-2 /srv/tensors acme/llama ./rank0
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store, or a remote
+    /// The store, or a remote; a path in a mount names both
     store: PathBuf,
     /// TENANT/COLLECTION, or a path below it
     path: String,

@@ -39,6 +39,7 @@ pub(super) struct Args {
 struct Findings {
     collections: u64,
     variants: u64,
+    versions: u64,
     files: u64,
     blocks: u64,
     notes: Vec<String>,
@@ -127,7 +128,8 @@ impl Findings {
                 if !missing.is_empty() {
                     self.parents.push(OwnedCollectionName::new(tenant, name));
                 }
-                return self.variants(store, &collection);
+                self.variants(store, &collection)?;
+                return self.versions(store, &collection);
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.notes.push(format!(
@@ -202,6 +204,28 @@ impl Findings {
                 }
                 Ok(None) => {}
                 Err(error) => self.corrupt.push(format!("{} in {name}: {error}", collection.path())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The versions of a collection, which no repair changes.
+    fn versions(&mut self, store: &Store, collection: &Arc<Collection>) -> Result<()> {
+        if store.shows_snapshots() {
+            return Ok(());
+        }
+        for number in store.version_numbers(collection.place())? {
+            match store.version(collection.place(), number) {
+                Ok(version) => {
+                    let mut found = Findings::default();
+                    found.collection(&version, "")?;
+                    self.blocks += found.blocks;
+                    self.number = self.number.max(found.number);
+                    self.notes.append(&mut found.notes);
+                    self.corrupt.append(&mut found.corrupt);
+                    self.versions += 1;
+                }
+                Err(error) => self.corrupt.push(error.to_string()),
             }
         }
         Ok(())
@@ -300,7 +324,7 @@ impl Findings {
         }
         self.restored.iter().for_each(|restored| line("repaired", restored));
         self.left.iter().for_each(|left| line("not repaired", left));
-        let Findings { collections, variants, files, blocks, .. } = self;
+        let Findings { collections, variants, versions, files, blocks, .. } = self;
         let verdict = match (self.corrupt.len(), is_repair, self.left.len()) {
             (0, ..) => "ok".to_owned(),
             (count, false, _) => format!("{count} problems, not repaired"),
@@ -308,8 +332,9 @@ impl Findings {
             (count, true, left) => format!("{count} problems, {left} not repaired"),
         };
         let variants = if *variants > 0 { format!(" with {variants} variants") } else { String::new() };
+        let versions = if *versions > 0 { format!(", {versions} versions") } else { String::new() };
         text.push_str(&format!(
-            "{collections} collections{variants}, {files} files, {blocks} blocks: {verdict}\n"
+            "{collections} collections{variants}{versions}, {files} files, {blocks} blocks: {verdict}\n"
         ));
         print(&text)
     }
@@ -320,6 +345,7 @@ impl Findings {
         print_json(&json!({
             "collections": self.collections,
             "variants": self.variants,
+            "versions": self.versions,
             "files": self.files,
             "blocks": self.blocks,
             "notes": self.notes,

@@ -47,15 +47,17 @@ use crate::vfs::open::{OpenFiles, finish_renames};
 ///
 /// Example: tierfs import /srv/tensors acme ~/.cache/huggingface/hub
 ///
+/// Example: tierfs import --previous /srv/tensors run/policy ./checkpoint
+///
 /// Example: tierfs import --delete --dry-run /srv/tensors acme/llama ~/models/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store; created if nothing exists at this path
+    /// The store, created if nothing exists at this path; a path in a mount names both
     store: PathBuf,
     /// The collection, as TENANT/COLLECTION; for a hub cache, the tenant. Created if it does not exist
     #[arg(id = "collection", value_name = "TENANT[/COLLECTION]", value_parser = parse_destination)]
     destination: Destination,
-    /// Files and directories to import
+    /// Files and directories to import, or a URL such as s3://BUCKET/PREFIX
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Store float matrices in this tier: exact, q8, q7, q5, q3 or q3x; with :all, every float tensor
@@ -83,6 +85,13 @@ pub(super) struct Args {
     /// its parent, or TENANT/COLLECTION/TENSOR
     #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
     parent: Option<String>,
+    /// Keep the state before the import and the state after it as versions, which .as/@N shows and tierfs log lists; an
+    /// earlier one is stored as its difference from the next
+    #[arg(long, conflicts_with_all = ["parent", "in_place", "reconstruct"])]
+    previous: bool,
+    /// Remove the oldest versions until N are left
+    #[arg(long, value_name = "N", requires = "previous", value_parser = clap::value_parser!(u64).range(1..))]
+    keep: Option<u64>,
     /// Copy nothing; the bytes stay in the source files, which must not change any more
     #[arg(long, conflicts_with = "tier")]
     in_place: bool,
@@ -193,7 +202,7 @@ impl Args {
             if request.in_place && !dry_run {
                 make_if_missing(&place)?;
             }
-            match Plan::of(request, &place) {
+            match plan_of(request, &place) {
                 Ok(plan) => plans.push(plan),
                 // A model without the revision does not stop the others.
                 Err(error) if is_cache && error.kind() == ErrorKind::NotFound => {
@@ -253,6 +262,8 @@ impl Args {
             dtype: self.dtype,
             shape: self.shape,
             parent: self.parent,
+            previous: self.previous,
+            keep: self.keep,
             reconstruct: self.reconstruct,
             in_place: self.in_place,
             block_bytes: self.block_bytes,
@@ -365,6 +376,34 @@ impl Place {
     }
 }
 
+/// The files of a request, on this machine or at a URL.
+fn plan_of(request: Request, store: &Path) -> Result<Plan> {
+    #[cfg(feature = "remote")]
+    if let Some(url) = request.paths.iter().find_map(|path| remote::url(path)).map(str::to_owned) {
+        use crate::remote::index::collections::files;
+        use crate::remote::source;
+
+        let refused = [
+            (request.paths.len() > 1, "other sources"),
+            (request.in_place, "--in-place"),
+            (request.shard_of.is_some(), "--shard-of"),
+            (request.revision.is_some() || request.all_revisions, "revisions of a hub cache"),
+        ];
+        if let Some((_, what)) = refused.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(Error::invalid(format!("{url} is imported without {what}")));
+        }
+        let source = source::open(&url)?;
+        let files = files(&*source)?;
+        if let Some(key) = source.refused().filter(|_| request.delete) {
+            let text =
+                format!("{url} is imported without --delete: the server refuses {key}, which is not gone");
+            return Err(Error::new(ErrorKind::Forbidden, text));
+        }
+        return Plan::of_elsewhere(request, &url, files);
+    }
+    Plan::of(request, store)
+}
+
 /// Opens a store, to write unless for a dry run, and creates it if nothing exists at its path.
 fn open(path: &Path, dry_run: bool) -> Result<Place> {
     let disk = FileDisk::new(path);
@@ -392,6 +431,11 @@ fn open(path: &Path, dry_run: bool) -> Result<Place> {
 /// Has the daemon of a mount queue an import. Returns the request of its job; `busy` if the mount is
 /// read-only.
 fn queue(mounted: &Mounted, plan: &Plan, busy: &Error) -> Result<String> {
+    if let Some(url) = plan.request().paths.iter().find_map(|path| remote::url(path)) {
+        let text =
+            format!("the store is mounted, and its daemon does not import {url}; unmount the store first");
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
     let line = Request { tag: Some(tag.clone()), ..plan.request().clone() }.to_json()?;

@@ -7,8 +7,8 @@
 //! To add a mount option: `Args`, `MountOption`, the table `OPTIONS` and `take_options` in `mount.rs`; `Options` and
 //! its table in `fs/mount/mod.rs`.
 //!
-//! `helper.rs` is the name `mount.tierfs`. `shared/` has what several subcommands need: a store, a remote or a path of
-//! a mount as one tree (`tree.rs`), URLs of remotes, mounts (`mounts.rs`; `connection.rs` without asking their daemon),
+//! `helper.rs` is the name `mount.tierfs`. `shared/` has what several subcommands need: the forms of a place (`places.rs`),
+//! a store, a remote or a path of a mount as one tree (`tree.rs`), URLs of remotes, mounts (`mounts.rs`; `connection.rs` without asking their daemon),
 //! jobs, output, writing without following links (`folder.rs`). `top/` and `report/` have a `feed.rs`, which reads
 //! control files and attributes, and pure code that makes a picture of it.
 
@@ -38,10 +38,11 @@ mod get;
 mod gpu_read;
 mod helper;
 mod import;
+#[cfg(feature = "remote")]
+mod index;
 mod init;
 mod jobs;
 mod join;
-#[cfg(feature = "remote")]
 mod log;
 mod ls;
 mod man;
@@ -67,7 +68,7 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
 
 use crate::cli::common::interrupt::Interrupt;
@@ -90,10 +91,11 @@ enum Command {
     #[cfg(feature = "remote")]
     Push(push::Args),
     #[cfg(feature = "remote")]
+    Index(index::Args),
+    #[cfg(feature = "remote")]
     Clone(clone::Clone),
     #[cfg(feature = "remote")]
     Pull(clone::Pull),
-    #[cfg(feature = "remote")]
     Log(log::Args),
     #[cfg(feature = "remote")]
     Tag(tag::Args),
@@ -179,7 +181,8 @@ pub fn main() -> ExitCode {
             Err(error) => misused(&error),
         };
     }
-    let cli = match Cli::try_parse() {
+    let words = common::places::by_store(std::env::args_os().collect(), &Cli::command());
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return misused(&error),
     };
@@ -191,10 +194,11 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "remote")]
         Command::Push(args) => args.run(),
         #[cfg(feature = "remote")]
+        Command::Index(args) => args.run(),
+        #[cfg(feature = "remote")]
         Command::Clone(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Pull(args) => args.run(),
-        #[cfg(feature = "remote")]
         Command::Log(args) => args.run(),
         #[cfg(feature = "remote")]
         Command::Tag(args) => args.run(),

@@ -23,7 +23,7 @@ use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result
 /// Example: tierfs mv /srv/tensors acme/llama acme/llama-2
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store, or its mount point
+    /// The store, or its mount point; a path in a mount names both
     store: PathBuf,
     /// The present name: TENANT/COLLECTION or TENANT
     #[arg(value_name = "FROM", value_parser = parse_name)]

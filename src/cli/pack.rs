@@ -36,7 +36,7 @@ pub(super) struct Unpack {
 
 #[derive(clap::Args)]
 struct What {
-    /// Files, directories, collections, tenants or mount points
+    /// Files, directories, collections, tenants or mount points; or a mounted store, and names in it
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Check the request and print what it would do, with an estimate of the size; change nothing

@@ -32,7 +32,7 @@ pub(super) struct Unpin {
 
 #[derive(clap::Args)]
 struct What {
-    /// Files, directories, collections, tenants or mount points
+    /// Files, directories, collections, tenants or mount points; or a mounted store, and names in it
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]

@@ -13,6 +13,7 @@ use crate::cli::common::interrupt::Interrupt;
 use crate::cli::common::jobs::new_bar;
 use crate::cli::common::mounts::mount_of;
 use crate::cli::common::output::{complain, human, print, print_json};
+use crate::cli::common::places::in_mount;
 use crate::model::{Error, Result};
 use crate::store::disk::files::visit_files;
 
@@ -26,7 +27,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Example: tierfs prefetch /mnt/acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files and directories of a mount
+    /// Files and directories of a mount; or a mounted store, and names in it
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print a JSON object
@@ -38,7 +39,7 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let interrupt = Interrupt::listen()?;
         let (mut files, mut bytes) = (Vec::new(), 0);
-        for path in &self.paths {
+        for path in &in_mount(&self.paths)? {
             if mount_of(path)?.is_none() {
                 return Err(Error::invalid(format!("{} is not on a tierfs mount", path.display())));
             }

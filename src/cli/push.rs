@@ -15,7 +15,7 @@ use crate::cli::common::open_store::open_store;
 use crate::cli::common::output::{print, print_json};
 use crate::cli::common::process::own_owner;
 use crate::cli::common::refusal::{self, Refusal, Typed};
-use crate::cli::common::remote::{self, SignArgs};
+use crate::cli::common::remote::{self, PublishArgs, SignArgs};
 use crate::control::PUSH;
 use crate::engine::variant;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
@@ -42,7 +42,7 @@ use crate::store::{Access, Store};
 /// Example: tierfs push s3://models/prefix acme/llama --revert 3
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store; with --revert, the remote
+    /// The store, or a path in a mount, which names both; with --revert, the remote
     store: PathBuf,
     /// TENANT/COLLECTION; with =TENANT/COLLECTION its names in the remote
     collection: String,
@@ -55,18 +55,8 @@ pub(super) struct Args {
         conflicts_with_all = ["remote", "create", "variants", "force", "dedup_with"]
     )]
     revert: Option<String>,
-    /// Create the remote if it does not exist
-    #[arg(long)]
-    create: bool,
-    /// A message for those who list snapshots
-    #[arg(long, default_value = "")]
-    message: String,
-    /// Give the snapshot this tag, which keeps it from being collected
-    #[arg(long, value_name = "TAG")]
-    tag: Option<String>,
-    /// Push without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
-    #[arg(long)]
-    single_writer: bool,
+    #[command(flatten)]
+    publish: PublishArgs,
     /// Also publish the collection in these tiers, for mounts with --tier: q8, q7, q5, q3x or q3. The push encodes float
     /// matrices; with :all, as in q5:all, every float tensor. Without this option, a push keeps the tiers of the newest
     /// snapshot; none drops them
@@ -123,11 +113,15 @@ impl Args {
         if let Some(at) = &self.revert {
             return self.revert_to(&At::parse(at));
         }
+        if let Some(url) = remote::url(&self.store) {
+            let text = format!("the store comes first: tierfs push STORE TENANT/COLLECTION {url}");
+            return Err(Error::invalid(text));
+        }
         let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
         let request = PushRequest {
             named: parse_place(named)?,
-            message: self.message,
-            tag: self.tag,
+            message: self.publish.message,
+            tag: self.publish.tag,
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
             variants: self.variants.as_deref().map(parse_variants).transpose()?,
             keyframes: Keyframes {
@@ -141,7 +135,11 @@ impl Args {
                     .transpose()
                     .map_err(|error| Error::io("--cache", error))?,
             },
-            may: May { create: self.create, single_writer: self.single_writer, force: self.force },
+            may: May {
+                create: self.publish.create,
+                single_writer: self.publish.single_writer,
+                force: self.force,
+            },
             sign: self
                 .signs
                 .sign
@@ -189,16 +187,16 @@ impl Args {
         let place = parse_place(&self.collection)?;
         let place = place.borrowed();
         let client = Client::open(url)?;
-        let (client, writers) = match self.single_writer {
+        let (client, writers) = match self.publish.single_writer {
             true => (client.for_single_writer(), Writers::One),
             false => (client, Writers::Many),
         };
         let published = Remote::open(client)?;
         let signer = self.signs.signer()?;
-        let caption = Caption { message: self.message.clone(), tag: self.tag.clone() };
+        let caption = Caption { message: self.publish.message.clone(), tag: self.publish.tag.clone() };
         let how = How { writers, signer: signer.as_ref() };
         let pushed = revert(&published, place, at, &caption, how)?;
-        if let Some(tag) = &self.tag {
+        if let Some(tag) = &self.publish.tag {
             set_tag(&published, place, tag, pushed.number, Move::Refused)?;
         }
         if self.json {

@@ -13,6 +13,7 @@ use crate::cli::common::output::{human, print, print_json};
 use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::ingest::parse_collection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
+use crate::store::version_name;
 
 /// Remove a collection with everything in it, from a store or a remote.
 ///
@@ -21,17 +22,22 @@ use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 ///
 /// Source files that were imported in place stay. The daemon removes from a mounted store, while nobody
 /// has a file of the collection open. Refuses a collection to which others are stored as
-/// differences.
+/// differences. With --at, removes one version of a collection of a store (tierfs log) and leaves the rest.
 ///
 /// Example: tierfs rm /srv/tensors acme/llama
+///
+/// Example: tierfs rm /srv/tensors run/policy --at 3
 ///
 /// Example: tierfs rm s3://models/prefix acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store, its mount point, or a remote
+    /// The store, its mount point, or a remote; a path in a mount names both
     store: PathBuf,
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
     collection: OwnedCollectionName,
+    /// Remove only the version with this number
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
     /// Remove the tags of a collection of a remote too, which keep its snapshots
     #[cfg(feature = "remote")]
     #[arg(long)]
@@ -52,6 +58,11 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         #[cfg(feature = "remote")]
         match crate::cli::common::remote::url(&self.store) {
+            Some(_) if self.at.is_some() => {
+                return Err(Error::invalid(
+                    "--at is an option of a store; tierfs gc removes snapshots of a remote",
+                ));
+            }
             Some(url) => return self.remove_published(url),
             None if self.force
                 || self.single_writer
@@ -63,6 +74,9 @@ impl Args {
                 ));
             }
             None => {}
+        }
+        if let Some(number) = self.at {
+            return self.remove_version(number);
         }
         let OwnedCollectionName { tenant, name } = &self.collection;
         let path = self.collection.to_string();
@@ -87,6 +101,33 @@ impl Args {
         } else {
             let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
             print(&format!("{path}: removed, {files}, {} stored\n", human(stored)))?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}
+
+impl Args {
+    fn remove_version(&self, number: u64) -> Result<Outcome> {
+        let OwnedCollectionName { tenant, name } = &self.collection;
+        let path = self.collection.to_string();
+        match mount_for(&self.store)? {
+            Some(mounted) => {
+                if let Err(refusal) = write_to_remove(&mounted, tenant, &version_name(name, number)) {
+                    return refusal.report(&mounted.mountpoint.join(&path), self.json);
+                }
+            }
+            None => {
+                let engine = open_engine(&self.store, "removes a version")?;
+                let removed = engine.store.remove_version(self.collection.borrowed(), number);
+                removed.map_err(|error| refusal::with_mount(error, &self.store))?;
+                let user = rustix::process::getuid().as_raw();
+                engine.store.events().removed(&format!("{tenant}/{}", version_name(name, number)), user);
+            }
+        }
+        if self.json {
+            print_json(&json!({ "collection": path, "version": number }))?;
+        } else {
+            print(&format!("{path}: version {number} removed\n"))?;
         }
         Ok(Outcome::Succeeded)
     }
@@ -137,14 +178,16 @@ fn remove_by_daemon(
         let line = used.lines().find_map(|line| line.strip_prefix(key));
         line.and_then(|rest| rest.trim().parse::<u64>().ok()).unwrap_or(0)
     };
+    Ok(write_to_remove(mounted, tenant, name).map(|()| (number("files"), number("stored bytes"))))
+}
+
+/// Writes a name to the control file of a tenant that removes what it names.
+fn write_to_remove(mounted: &Mounted, tenant: &str, name: &str) -> std::result::Result<(), Refusal> {
     let control = mounted.mountpoint.join(tenant).join(".ctl/remove");
     let before = refusal::last_number(&control);
-    match fs::write(&control, name) {
-        Ok(()) => Ok(Ok((number("files"), number("stored bytes")))),
-        Err(error) => {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            let typed = Typed { words: "rm", path: &control };
-            Ok(Err(Refusal::of(mounted, &typed, before, errno)))
-        }
-    }
+    fs::write(&control, name).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let typed = Typed { words: "rm", path: &control };
+        Refusal::of(mounted, &typed, before, errno)
+    })
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
+use crate::cli::common::output::complain;
 use crate::cli::common::request::{How, Request, make_all};
 use crate::control::ATTRIBUTES;
 use crate::model::{Error, Result};
@@ -38,10 +39,12 @@ impl Args {
             }
         }
         if pairs.is_empty() {
-            return Err(Error::invalid("name at least one setting, as in lossy=allow, before the paths"));
+            complain("tierfs: name at least one setting, as in lossy=allow, before the paths");
+            return Ok(Outcome::Misused);
         }
         if paths.is_empty() {
-            return Err(Error::invalid("name at least one path after the settings"));
+            complain("tierfs: name at least one path after the settings");
+            return Ok(Outcome::Misused);
         }
         let requests: Vec<Request> =
             pairs.iter().map(|(name, value, words)| Request { name, value, words }).collect();

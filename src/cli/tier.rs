@@ -1,6 +1,6 @@
 //! `tierfs tier`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
 use crate::cli::common::request::{How, Request, make_all};
@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// policy=auto would move in a day without a use
     #[arg(value_parser = parse_tier)]
     tier: String,
-    /// Files, directories, collections, tenants or mount points
+    /// Files, directories, collections, tenants or mount points; or a mounted store, and names in it
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Allow the loss of the last exact copy, for this request only
@@ -46,7 +46,13 @@ pub(super) struct Args {
 }
 
 fn parse_tier(text: &str) -> Result<String> {
-    if text == POLICY_PLAN { Ok(text.to_owned()) } else { MoveTo::parse_tier(text).map(|_| text.to_owned()) }
+    if text == POLICY_PLAN {
+        return Ok(text.to_owned());
+    }
+    MoveTo::parse_tier(text).map(|_| text.to_owned()).map_err(|error| match Path::new(text).exists() {
+        true => Error::invalid(format!("the tier comes before the paths: tierfs tier TIER {text}")),
+        false => error,
+    })
 }
 
 impl Args {

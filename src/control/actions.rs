@@ -1,4 +1,4 @@
-//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused renames.
+//! The control files `sync`, `jobs`, `config`, `policy` and `remove`, and the reasons of refused names.
 
 use std::ffi::OsStr;
 
@@ -6,8 +6,8 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::control::jobs::Of;
 use crate::control::refusals::Asker;
 use crate::engine;
-use crate::model::{Error, Result};
-use crate::store::{Access, ROOT, Refreshed};
+use crate::model::{CollectionName, Error, ErrorKind, Result};
+use crate::store::{Access, Look, ROOT, Refreshed, version_in};
 use crate::vfs::{ChildName, Invalidation, Located, Scope};
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
@@ -21,7 +21,7 @@ pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
 /// Shows newer snapshots of a mounted remote from now on. It acts when it is read, since the kernel refuses
 /// all writes to such a mount.
 pub(super) fn refresh(context: &Context) -> Result<String> {
-    let Refreshed { paths, failed } = context.mounted.store().refresh()?;
+    let Refreshed { paths, failed } = context.mounted.store().refresh(Look::All)?;
     match failed {
         Some(error) if paths.is_empty() => return Err(error),
         // The next read fails, if these fail again.
@@ -75,12 +75,34 @@ pub(super) fn set_policy(context: &Context, text: &str) -> Result<Invalidation> 
     Ok(Invalidation::default())
 }
 
-/// Removes the named collection with everything in it.
+/// Removes the named collection with everything in it, or a version by its name below the tenant.
 pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     let Scope::Tenant(tenant) = &context.view.scope else { return Err(no_file()) };
-    let removed = context.mounted.vfs.remove_collection(tenant, name)?;
+    let vfs = &context.mounted.vfs;
+    let removed = match version_in(name) {
+        Some((collection, number)) => {
+            vfs.remove_version(CollectionName::new(tenant, collection), number)?;
+            Invalidation::default()
+        }
+        None => vfs.remove_collection(tenant, name)?,
+    };
     context.mounted.store().events().removed(&format!("{tenant}/{name}"), context.user);
     Ok(removed)
+}
+
+/// Keeps the reason why a user may not make or remove a name, for programs that ask the directory for it.
+pub fn note_refused_name(mounted: &Mounted, user: u32, at: ChildName<'_>, doing: &str, error: &Error) {
+    if error.kind() != ErrorKind::Denied {
+        return;
+    }
+    let path = match mounted.vfs.locate(at.parent) {
+        Ok(Located::Root) => String::new(),
+        Ok(Located::Tenant(tenant)) => tenant,
+        Ok(Located::Node(view)) => view.path(),
+        _ => return,
+    };
+    let request = format!("{doing} {}", String::from_utf8_lossy(at.name));
+    mounted.refusals.note(Asker { ino: at.parent.own(), user }, &path, &request, error);
 }
 
 /// Keeps the reason why a tenant or a collection was not renamed, for programs that ask for it.

@@ -310,7 +310,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
     }),
     shown("checksum", "CRC32C of the stored payloads, in order", |_, view| {
         let joined = view.node.file().map(|_| checksum(view)).transpose()?;
-        Ok(joined.map(|checksum| format!("crc32c:{checksum:08x}")))
+        let shown = |checksum| format!("crc32c:{checksum:08x}");
+        Ok(joined.map(|joined| joined.map_or_else(|| "none until read".to_owned(), shown)))
     }),
     Attribute {
         cost: Cost::WholeFile,

@@ -59,6 +59,8 @@ operations! {
     Listxattr "listxattr",
     Removexattr "removexattr",
     Poll "poll",
+    CopyFileRange "copy_file_range",
+    Lseek "lseek",
 }
 
 /// A histogram of the durations of requests.

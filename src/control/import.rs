@@ -1,13 +1,14 @@
 //! The control file `import`: a line of JSON starts an import into the mounted store as a job.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
 use crate::engine::Finish;
 use crate::ingest::{Plan, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Progress, Result};
-use crate::store::Store;
+use crate::store::{Collection, Store};
 use crate::vfs::{Invalidation, Vfs};
 
 /// The name of an import job; a colon and the tag of the request may follow.
@@ -62,6 +63,10 @@ impl Progress for Watched<'_> {
 }
 
 impl Watch for Watched<'_> {
+    fn flush(&self, collection: &Arc<Collection>) -> Result<()> {
+        self.1.flush_all(collection)
+    }
+
     fn make_room(&self, _store: &Store) -> bool {
         self.1.make_room()
     }

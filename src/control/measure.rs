@@ -119,9 +119,12 @@ impl Tally {
     }
 }
 
-/// CRC32C of all payloads of a file in the order of the blocks. Combines the recorded checksums of the
-/// blocks and reads no payload. Zeros stand for the payload of a hole.
-pub(super) fn checksum(view: &FileView) -> Result<u32> {
+/// CRC32C of all payloads of a file in the order of the blocks; `None` where nobody has read them. Combines the recorded
+/// checksums of the blocks and reads no payload. Zeros stand for the payload of a hole.
+pub(super) fn checksum(view: &FileView) -> Result<Option<u32>> {
+    if view.collection.state().is_unread() {
+        return Ok(None);
+    }
     let mut joined = Joined::default();
     for object in view.collection.objects_of(view.node.entry.id)? {
         let layout = object.layout();
@@ -133,7 +136,7 @@ pub(super) fn checksum(view: &FileView) -> Result<u32> {
             }
         }
     }
-    Ok(joined.checksum)
+    Ok(Some(joined.checksum))
 }
 
 /// The CRC32C of concatenated byte strings.

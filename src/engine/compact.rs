@@ -98,6 +98,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     done.left = left.len() as u64;
     // Released first, so that objects deleted meanwhile can be dropped.
     drop(objects);
+    collection.punch_unowned()?;
     (done.before, done.after) = collection.truncate_files()?;
     collection.checkpoint_now()?;
     done.at = now_seconds();

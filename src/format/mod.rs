@@ -2,7 +2,7 @@
 //!
 //! Each structure on disk has one file with the table of its layout: slots and records of the log, entries of the
 //! catalog and the side file `access` (`log/`), deltas and factors (`payload/`), headers of tensor containers
-//! (`files/`), manifests and pieces of snapshots (`snapshot/`). `docs/FORMAT.md` defines the same bytes for readers of
+//! (`files/`), manifests and pieces of snapshots (`snapshot/`), differences of versions (`version.rs`). `docs/FORMAT.md` defines the same bytes for readers of
 //! other programs.
 //!
 //! Byte order is handled in `cursor.rs` alone, CRC32C in `checksum.rs` alone. A parser never trusts a count: it takes
@@ -21,4 +21,5 @@ pub mod mountinfo;
 pub mod payload;
 pub mod snapshot;
 mod values;
+pub mod version;
 pub mod zstandard;

@@ -70,6 +70,8 @@ pub use find::hub::{HubCache, HubRepository, hub_cache};
 pub use find::shard_order::shards_in_order;
 pub use find::target::Target;
 pub use job::arrival::{Arrival, Arriving, Shaped, checked_value};
+#[cfg(feature = "remote")]
+pub use job::elsewhere::describe;
 pub use job::import_file::import_file;
 #[cfg(feature = "mount")]
 pub use job::import_job::{Plan, Watch};

@@ -260,6 +260,13 @@ fn wanted(remote: &Remote, place: CollectionName<'_>, at: &At, trust: Option<&Tr
     let lacks =
         |reason: &str| Error::new(ErrorKind::NotFound, format!("{}: {place} {reason}", remote.place()));
     let found = found.ok_or_else(|| lacks(&format!("has no snapshot {number}")))?;
+    if let Some(references) = &found.manifest.references {
+        let text = format!(
+            "snapshot {number} of {place} refers to {0}, and a clone has pieces of its remote only; tierfs import copies {0}",
+            references.source
+        );
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
     if found.manifest.is_removal() {
         return Err(lacks(&format!(
             "was removed by snapshot {number}; --at gets an older one while it is kept"

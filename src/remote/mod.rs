@@ -15,8 +15,10 @@
 //!
 //! 1. `client`: requests with deadlines, retries and a bounded number at a time. `traces` exports spans.
 //! 2. `place`: one remote, its identity, manifests, tags, garbage.
+//!    `source`: data that nobody pushed.
 //! 3. `read`: snapshots as a mount shows them, and the cache of their pieces.
-//! 4. `clone`: pieces for the clones of a store. `push`: snapshots that are made.
+//! 4. `clone`: pieces for the clones of a store. `index`: the data of a source as snapshots.
+//! 5. `push`: snapshots that are made.
 //!
 //! `docs/REMOTE.md` describes the use, `docs/FORMAT.md` the bytes, `store/snapshot/mod.rs` how a collection becomes canonical
 //! files and how a snapshot becomes a disk. `/.ctl/refresh` acts when it is read: the kernel refuses all writes to a
@@ -27,8 +29,10 @@
 
 pub mod client;
 pub mod clone;
+pub mod index;
 pub mod place;
 pub mod push;
 pub mod read;
+pub mod source;
 #[cfg(feature = "traces")]
 pub mod traces;

@@ -32,6 +32,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -71,6 +72,8 @@ struct Scope {
     collections: HashSet<Arc<str>>,
 }
 
+/// The longest wait for the ends of writes in progress, before bytes are copied instead of shared.
+const LINK_WAIT: Duration = Duration::from_millis(50);
 /// With fewer entries none are looked for whose files are gone.
 const SWEPT_MIN: usize = 4096;
 
@@ -148,6 +151,10 @@ pub struct SharedName {
 }
 
 impl SharedName {
+    pub(in crate::store) fn new(collection: &str, number: u64) -> SharedName {
+        SharedName { collection: collection.into(), number }
+    }
+
     /// Its path in the store.
     pub(in crate::store) fn path(&self) -> String {
         format!("{}/data/{:016x}", self.collection, self.number)
@@ -170,13 +177,17 @@ impl Sharing {
         self.changing.read_recursive()
     }
 
-    /// Gives a data file another name. Returns whether that was possible.
+    /// Does `work`, which gives a data file another name, while none is changed in place.
+    pub fn while_unchanged<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _alone = self.changing.write();
+        work()
+    }
+
+    /// Gives a data file another name. Returns whether that was possible, without a long wait: writers pass one that waits.
     pub fn link(&self, from: &SharedName, to: &str) -> bool {
         let Some(disk) = &self.disk else { return false };
-        let linked = {
-            let _alone = self.changing.write();
-            disk.link(&from.path(), to)
-        };
+        let Some(_alone) = self.changing.try_write_for(LINK_WAIT) else { return false };
+        let linked = disk.link(&from.path(), to);
         linked.inspect_err(|error| log::debug!("linking {to}: {error}")).is_ok()
     }
 
@@ -261,6 +272,11 @@ impl Sharing {
                 scope.sampled.remove(&(len, sample));
             }
         }
+    }
+
+    /// Whether files of two tenants may share data files.
+    pub fn may_share(&self, one: &str, other: &str) -> bool {
+        self.is_on() && self.scope(one) == self.scope(other)
     }
 
     fn scope<'a>(&self, tenant: &'a str) -> &'a str {

@@ -4,6 +4,7 @@
 //!
 //! | room | contents |
 //! |---|---|
+//! | `versions` | earlier states of a collection, kept as differences from later ones |
 //! | `cloning` | collections made of snapshots |
 //! | `snapshot` | frozen collections as canonical files; a disk that shows snapshots |
 //! | `relocation` | renames and removals of collections and tenants |
@@ -18,6 +19,8 @@
 //! | `batch` | records for a log |
 //! | `object` | objects: blocks, deltas, origins, usage |
 //! | `upstream` | the remote behind a disk |
+//! | `version_list` | the versions of a collection, and their files |
+//! | `version_disk` | a disk with the files of versions |
 //! | `clones` | collections whose files are fetched when they are read |
 //! | `pieces` | sparse files whose bytes come in pieces from a remote |
 //! | `events`, `tenant`, `clock`, `link_candidates`, `disk`, `quota`, `settings` | what all of them use |
@@ -50,6 +53,9 @@ mod store;
 mod tenant;
 mod trail;
 mod upstream;
+mod version_disk;
+mod version_list;
+mod versions;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{Clock, HostClock, SetClock, Ticks, now_nanoseconds, now_seconds, set_host_clock};
@@ -68,6 +74,7 @@ pub use disk::remote::{RemoteError, Traffic};
 pub use events::{Event, EventKind, Events, Step};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};
+pub use io::copy::LinkedFile;
 pub use io::link::Shared;
 pub use io::migrate::Elements;
 pub use io::packed_blocks::exact_difference;
@@ -95,7 +102,9 @@ pub use snapshot::choice::{Choice, Recode};
 pub use snapshot::disk::SnapshotDisk;
 pub use snapshot::freeze::Frozen;
 pub use snapshot::payloads::CanonicalFile;
-pub use snapshot::source::{Snapshot, SnapshotFiles, Snapshots};
+pub use snapshot::source::{
+    Describe, DescribedFile, DescribedFiles, Elsewhere, Reads, Snapshot, SnapshotFiles, Snapshots,
+};
 pub use snapshot::stored_objects::{Content, ObjectNames, StoredObjects, StoredPlace, StoredRange};
 pub use snapshot::variant::CanonicalVariant;
 pub use space::external_file::is_untouched;
@@ -113,9 +122,14 @@ pub use state::program_attributes::{
 };
 pub use state::settings_table::{
     ARRIVE, ARRIVED, BACK, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, JOINED, POLICY, ROW, TAGS, TAIL, UNIT,
+    UNREAD,
 };
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::{Refreshed, Store};
 pub use tenant::{Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};
+pub use upstream::{Look, UnopenedCollection};
+pub use version_disk::{number_of as version_number, version_in, version_name};
+pub use version_list::{Version, versions_on};
+pub use versions::Kept;

@@ -166,6 +166,8 @@ pub struct Meter {
 struct Counts {
     used: Use,
     reserved: Use,
+    /// Stored bytes of versions, which no log counts.
+    aside: u64,
     limits: Limits,
 }
 
@@ -176,9 +178,9 @@ impl Meter {
         Arc::new(Meter { path: path.to_owned(), above, counts: Mutex::new(counts) })
     }
 
-    /// The use recorded in the log.
+    /// The use recorded in the log, and that of versions.
     pub fn used(&self) -> Use {
-        self.counts.lock().used
+        self.counts.lock().there()
     }
 
     /// The limits.
@@ -192,8 +194,8 @@ impl Meter {
         let used = self.used();
         let mut meter = Some(self);
         while let Some(Meter { counts, above, .. }) = meter {
-            let Counts { used: logged, reserved, limits } = *counts.lock();
-            let there = logged.and(reserved);
+            let counts = *counts.lock();
+            let (there, limits) = (counts.there().and(counts.reserved), counts.limits);
             let left = |limit: Option<u64>, there: u64| limit.map(|limit| limit.saturating_sub(there));
             let logical = left(limits.bytes, there.logical).map(|left| (left, used.logical));
             let stored = left(limits.stored, there.stored).map(|left| (left, used.stored));
@@ -241,6 +243,16 @@ impl Meter {
         }
     }
 
+    /// Sets the stored bytes of the versions of a collection.
+    pub(in crate::store) fn set_aside(&self, now: u64) {
+        let mut counts = self.counts.lock();
+        let before = std::mem::replace(&mut counts.aside, now);
+        if let Some(above) = &self.above {
+            let mut above = above.counts.lock();
+            above.aside = above.aside.saturating_add(now).saturating_sub(before);
+        }
+    }
+
     /// Sets the use to what the log records now.
     pub(in crate::store) fn set_used(&self, now: Use) {
         let mut counts = self.counts.lock();
@@ -253,8 +265,13 @@ impl Meter {
 }
 
 impl Counts {
+    /// All use that lasts.
+    fn there(&self) -> Use {
+        self.used.and(Use { stored: self.aside, ..Use::default() })
+    }
+
     fn check(&self, path: &str, more: Use) -> Result<()> {
-        let there = self.used.and(self.reserved);
+        let there = self.there().and(self.reserved);
         let Limits { bytes, stored, files } = self.limits;
         for (more, there, limit, what) in [
             (more.logical, there.logical, bytes, "bytes"),

@@ -20,11 +20,14 @@ use crate::store::collection::usage_file::SaveUsage;
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::quota::Use;
 use crate::store::store::{Store, check_tenant};
+use crate::store::version_disk::version_in;
 
 /// Beginning of the name of a directory that is being removed or put together. No collection has such a name.
 pub(in crate::store) const REMOVED: &str = ".removed-";
 /// Longest wait for requests that use a collection.
 const CLOSE_WAIT: Duration = Duration::from_millis(300);
+/// The time between two looks.
+const CLOSE_STEP: Duration = Duration::from_millis(2);
 
 /// A change that lineage may forbid.
 #[derive(Clone, Copy)]
@@ -84,14 +87,17 @@ impl Store {
         })
     }
 
-    /// Removes an empty collection. Returns its number.
+    /// Removes an empty collection with its versions. Returns its number.
     pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
         let collection = self.collection(tenant, name)?;
         let place = OwnedCollectionName::new(tenant, name);
+        self.close_versions(place.borrowed())?;
         let parents = self.collections_of_parents(std::slice::from_ref(&place));
         let mut open = self.open.lock();
         collection.remove()?;
         open.remove(&place);
+        collection.meter().set_aside(0);
+        self.forget_versions(place.borrowed());
         forget_children(&parents, std::slice::from_ref(&place));
         let number = collection.state().number();
         Ok(number)
@@ -157,6 +163,33 @@ impl Store {
         Ok(())
     }
 
+    /// Closes the versions of a collection. `Busy` if one is in use.
+    pub(in crate::store) fn close_versions(&self, place: CollectionName<'_>) -> Result<()> {
+        let is_of = |key: &OwnedCollectionName| {
+            key.tenant == place.tenant && version_in(&key.name).is_some_and(|(name, _)| name == place.name)
+        };
+        let until = Instant::now() + CLOSE_WAIT;
+        loop {
+            let mut open = self.versions.open.lock();
+            open.retain(|key, version| !is_of(key) || Arc::strong_count(version) > 1);
+            let Some(used) = open.keys().find(|key| is_of(key)) else { return Ok(()) };
+            if Instant::now() >= until {
+                let text = format!("{used} is in use: a file in it is open; close its files");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            drop(open);
+            std::thread::sleep(CLOSE_STEP);
+        }
+    }
+
+    /// Forgets the open versions of a collection whose directories have gone. Users of one keep it.
+    pub(in crate::store) fn forget_versions(&self, place: CollectionName<'_>) {
+        let is_of = |key: &OwnedCollectionName| {
+            key.tenant == place.tenant && version_in(&key.name).is_some_and(|(name, _)| name == place.name)
+        };
+        self.versions.open.lock().retain(|key, _| !is_of(key));
+    }
+
     /// Closes collections that are open, then does `change`. If that fails, they are opened as before.
     pub(in crate::store) fn with_closed(
         &self,
@@ -164,6 +197,9 @@ impl Store {
         what: Change<'_>,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        for place in places {
+            self.close_versions(place.borrowed())?;
+        }
         let parents = self.collections_of_parents(places);
         let mut open = self.open.lock();
         for place in places {
@@ -204,6 +240,7 @@ impl Store {
         }
         match done.and_then(|()| change()) {
             Ok(()) => {
+                places.iter().for_each(|place| self.forget_versions(place.borrowed()));
                 forget_children(&parents, places);
                 let before =
                     places.iter().filter_map(|place| Some((place.clone(), open.take_closed(place)?)));
@@ -211,7 +248,10 @@ impl Store {
                 let now =
                     closed.into_iter().map(|(place, mut collection)| (place, Closed::of(&mut collection)));
                 for (place, closed) in before.into_iter().chain(now) {
-                    closed.meter.inspect(|meter| meter.set_used(Use::default()));
+                    closed.meter.inspect(|meter| {
+                        meter.set_used(Use::default());
+                        meter.set_aside(0);
+                    });
                     if let Change::Rename(renamed) = what {
                         // The kernel knows the nodes by their numbers, which stay.
                         let closed = Closed { computed: closed.computed, ..Closed::default() };
@@ -322,6 +362,6 @@ fn alone(mut collection: Arc<Collection>) -> std::result::Result<Collection, Arc
             Err(shared) if Instant::now() >= until => return Err(shared),
             Err(shared) => collection = shared,
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(CLOSE_STEP);
     }
 }

@@ -28,7 +28,9 @@ use crate::store::repair::set_aside::{open_collection, open_log};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
-use crate::store::upstream::{ShownSnapshot, Upstream};
+use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
+use crate::store::version_disk::version_in;
+use crate::store::version_list::{bytes_of_versions, numbers};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -65,11 +67,21 @@ pub struct Store {
     /// Open collections. Held while one is opened, so that no collection is opened twice.
     pub(in crate::store) open: Mutex<OpenCollections>,
     variants: Mutex<Variants>,
+    pub(in crate::store) versions: Versions,
     pub(in crate::store) tenants: Tenants,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
     pub(in crate::store) services: Services,
     lock: Box<dyn Any + Send + Sync>,
+}
+
+/// The versions of collections.
+#[derive(Default)]
+pub(in crate::store) struct Versions {
+    /// Those that are open, by the names that `version_name` gives. Held while one is opened.
+    pub open: Mutex<HashMap<OwnedCollectionName, Arc<Collection>>>,
+    /// Held while versions are made, stored as differences, or removed. Comes before all other locks.
+    pub making: Mutex<()>,
 }
 
 /// The outcome of a look for newer snapshots.
@@ -149,9 +161,20 @@ impl Store {
         let defaults =
             Defaults { packs, keep: settings.keep.clone().into(), thresholds: settings.rules.thresholds };
         let services = Services::new(ticks, defaults, sharing);
-        let variants = Mutex::default();
-        let store =
-            Store { disk, upstream, access, settings, open, variants, tenants, numbered, services, lock };
+        let (variants, versions) = (Mutex::default(), Versions::default());
+        let store = Store {
+            disk,
+            upstream,
+            access,
+            settings,
+            open,
+            variants,
+            versions,
+            tenants,
+            numbered,
+            services,
+            lock,
+        };
         if access == Access::Write
             && let Err(error) = store.finish_removals()
         {
@@ -259,8 +282,8 @@ impl Store {
         }))
     }
 
-    /// A collection, opened if it is not open yet. If the tenant has limits, its other collections are
-    /// opened too.
+    /// A collection, opened if it is not open yet, or a version of one, by the name that [`version`](Self::version) has
+    /// given it. If the tenant has limits, its other collections are opened too.
     pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         let collection = self.opened(tenant, name)?;
         self.count_if_limited(tenant)?;
@@ -270,6 +293,9 @@ impl Store {
     /// A collection, opened if it is not open yet.
     pub(in crate::store) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         check_tenant(tenant)?;
+        if let Some((collection, number)) = version_in(name) {
+            return self.version(CollectionName::new(tenant, collection), number);
+        }
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         let key = OwnedCollectionName::new(tenant, name);
         let mut open = self.open.lock();
@@ -316,6 +342,7 @@ impl Store {
     /// Called from time to time, because open ones grow and become unused. Returns the bytes of memory of all that were
     /// ever closed so.
     pub fn close_unused(&self) -> u64 {
+        self.close_unused_versions();
         let mut open = self.open.lock();
         let closed = self.closed(&mut open);
         let bytes = open.closed_bytes();
@@ -340,7 +367,7 @@ impl Store {
     }
 
     /// The disk of one collection of a remote, with as many descriptors as the setting says.
-    fn limited(&self, shown: ShownSnapshot) -> (Arc<dyn Disk>, Arc<dyn Upstream>) {
+    pub(in crate::store) fn limited(&self, shown: ShownSnapshot) -> (Arc<dyn Disk>, Arc<dyn Upstream>) {
         let limited = Descriptors::new(shown.disk);
         limited.keep_to(self.settings.descriptors_max);
         (Arc::new(limited), shown.upstream)
@@ -373,6 +400,7 @@ impl Store {
             open.take_closed(&key).unwrap_or_default();
         let collection = collection.joined(&self.services, self.tenant(&key.tenant).meter(), meter);
         let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
+        collection.meter().set_aside(bytes_of_versions(&*self.disk, key.borrowed()));
         self.services.note_opening();
         collection.note_lookup();
         open.insert(key, collection.clone());
@@ -520,9 +548,18 @@ impl Store {
         }
     }
 
-    /// Shows the newest snapshots of a remote from now on. Open files stay those of the snapshot before. `NotSupported` for a
+    /// A collection of a remote that nobody has opened, if its directory can be shown without; `asks` says whether the remote
+    /// may be asked for that.
+    pub fn unopened(&self, tenant: &str, name: &str, asks: bool) -> Option<UnopenedCollection> {
+        let snapshots = self.upstream.snapshots()?;
+        let found = snapshots.unopened(CollectionName::new(tenant, name), asks);
+        // Who opens it gets the error.
+        found.inspect_err(|error| log::debug!("{tenant}/{name}: {error}")).ok().flatten()
+    }
+
+    /// Shows newer snapshots of a remote from now on, of the collections that `look` says. Open files stay those of the snapshot before. `NotSupported` for a
     /// store that is not a remote.
-    pub fn refresh(&self) -> Result<Refreshed> {
+    pub fn refresh(&self, look: Look) -> Result<Refreshed> {
         let place = self.disk.place();
         let Some(snapshots) = self.upstream.snapshots() else {
             let text = format!("{place} is not a remote, so it has no newer snapshots");
@@ -540,7 +577,7 @@ impl Store {
             self.events().tell(EventKind::Snapshot, &shown.to_string(), "", &text);
             paths.lock().push(shown.to_string());
         };
-        let done = snapshots.renew_all(&renewed);
+        let done = snapshots.renew_all(look, &renewed);
         let failed =
             done.err().map(|error| Error::io(format!("looking for newer snapshots in {place}"), error));
         let mut paths = paths.into_inner();
@@ -680,7 +717,13 @@ impl Store {
             Some(recorded) => highest = highest.max(recorded),
             None => {
                 for (_, collection) in self.all_collections()? {
-                    highest = highest.max(collection?.state().number());
+                    let collection = collection?;
+                    highest = highest.max(collection.state().number());
+                    for number in numbers(&*self.disk, collection.place())? {
+                        // One that does not open is not shown.
+                        let version = self.version(collection.place(), number);
+                        highest = version.map_or(highest, |version| highest.max(version.state().number()));
+                    }
                 }
             }
         }

@@ -4,6 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::format::snapshot::manifest::OwnerAndMode;
+use crate::format::snapshot::tenant_list::ListedDirectory;
 use crate::model::{CollectionName, OwnedCollectionName};
 use crate::store::clones::{Clones, SharedFile};
 use crate::store::disk::Disk;
@@ -34,6 +36,9 @@ pub trait ShownSnapshots: Send + Sync {
     /// A variant of that snapshot, if it was published.
     fn variant(&self, place: CollectionName<'_>, name: &str) -> io::Result<Option<ShownSnapshot>>;
 
+    /// The snapshot of a collection with this number, if there is one.
+    fn numbered(&self, place: CollectionName<'_>, number: u64) -> io::Result<Option<ShownSnapshot>>;
+
     /// The forms in which a collection is published: the names of its variants, an empty name for the collection itself;
     /// the one that is shown comes first.
     fn published(&self, place: CollectionName<'_>) -> io::Result<Vec<String>>;
@@ -44,15 +49,41 @@ pub trait ShownSnapshots: Send + Sync {
     /// A text that differs after something was pushed to the remote; `None` if the remote does not say so.
     fn last_push(&self) -> Option<Vec<u8>>;
 
-    /// Shows the newest snapshots from now on. `renewed` is called for each collection that differs, as soon as it does, also
+    /// The directory of a collection that nobody has opened, if it can be shown without; `asks` says whether the remote may
+    /// be asked for that.
+    fn unopened(&self, place: CollectionName<'_>, asks: bool) -> io::Result<Option<UnopenedCollection>>;
+
+    /// Shows the newest snapshots from now on, of the collections that `look` says. `renewed` is called for each collection that differs, as soon as it does, also
     /// if others fail.
-    fn renew_all(&self, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()>;
+    fn renew_all(&self, look: Look, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()>;
 
     /// The traffic with the remote.
     fn traffic(&self) -> Traffic;
 
     /// Records what a cache keeps, for the next mount.
     fn save_cache(&self);
+}
+
+/// The collections that newer snapshots are looked for of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// All that are open.
+    All,
+    /// Those of which the remote's lists have another snapshot, or none.
+    Listed,
+    /// The next few of them: a killed push has left no note.
+    Few,
+}
+
+/// A collection that nobody has opened.
+#[derive(Clone, Copy, Debug)]
+pub struct UnopenedCollection {
+    /// The number that it will have.
+    pub number: u32,
+    /// Its owner.
+    pub owner: OwnerAndMode,
+    /// Its directory.
+    pub directory: ListedDirectory,
 }
 
 /// One snapshot: a disk on which its collection stands alone, and the remote behind it.

@@ -12,6 +12,7 @@ mod tree;
 pub use tree::allocate::Allocate;
 pub use tree::attr::{Attr, Kind};
 pub use tree::content::{CacheMode, Content, ContentVersion};
+pub use tree::holes::Whence;
 pub use tree::ino::{ChildName, Ino, Owner, Place};
 pub use tree::invalidation::Invalidation;
 pub use tree::list::Listed;

@@ -9,6 +9,7 @@ mod inside;
 mod machine;
 mod place;
 mod plot;
+mod python;
 mod read;
 mod report;
 mod run;

@@ -151,6 +151,82 @@ fn cut_while_sharing(name: &[u8], source: &[u8], seed: u64) {
     }
 }
 
+/// Cuts the power after each change of a copy that shares the blocks of its source, and of what follows it.
+fn cut_while_copying(name: &[u8], source: &[u8], seed: u64) {
+    let recorder = Recorder::new(CutDisk::default());
+    let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+    Store::create(&*disk, StoreId(7)).unwrap();
+    let store = opened(&disk);
+    import_as(&store, "a", name, source);
+    let (first, second) = (collection(&store, "a"), collection(&store, "b"));
+    let table = OpenFiles::default();
+    let open = |collection: &Arc<Collection>| {
+        let node = collection.state().directory(ROOT).unwrap().get(name).unwrap();
+        table.open(collection, node, Verify::First).unwrap()
+    };
+    let from = recorder.count();
+    open::create(&second, ROOT, name, 0o644, Owner { uid: 0, gid: 0 }).unwrap();
+    let (read, file) = (open(&first), open(&second));
+    let open::CopyStep::Blocks(blocks) = read.copy_step(0..source.len() as u64).unwrap() else {
+        panic!("nothing is shared")
+    };
+    assert_eq!(file.append_blocks(0, &blocks).unwrap(), source.len() as u64);
+    file.flush_closed(&mut open::Changes::default()).unwrap();
+    second.sync().unwrap();
+    assert_eq!(second.shared_bytes().files, 1);
+    let copied = recorder.count();
+    // Then a write, and the removal of the source.
+    let mut changed = source.to_vec();
+    changed[50_000..50_009].copy_from_slice(b"the write");
+    file.write(50_000, b"the write").unwrap();
+    file.flush_closed(&mut open::Changes::default()).unwrap();
+    second.sync().unwrap();
+    let written = recorder.count();
+    drop((read, file));
+    open::unlink(&first, ROOT, name).unwrap();
+    first.sync().unwrap();
+    compact(&second, &Silent).unwrap();
+    let mut chance = Random(seed + 50);
+    for count in from..=recorder.count() {
+        let state = recorder.again(CutDisk::default(), count);
+        for kept in [0, 1, 2, 3, 3, 3].repeat(4) {
+            let context = format!("change {count}, {kept} of 4 kept");
+            let store = opened(&(Arc::new(state.cut(&mut chance, kept)) as Arc<dyn Disk>));
+            let found = read_as(&collection(&store, "a"), name);
+            let found = found.unwrap_or_else(|error| panic!("{context}: the source: {error}"));
+            let is_gone = found.is_none() && count > written;
+            assert!(is_gone || found.as_deref() == Some(source), "{context}: other bytes of the source");
+            let found = read_as(&collection(&store, "b"), name);
+            match &found {
+                Ok(None) => assert!(count < copied, "{context}: no copy"),
+                // Neither the copy nor the write was durable yet.
+                Err(error) => {
+                    assert!(count < written && error.kind() == ErrorKind::Corrupt, "{context}: {error}");
+                }
+                Ok(Some(bytes)) if bytes.is_empty() => assert!(count < copied, "{context}: no copy"),
+                Ok(Some(bytes)) if *bytes == source => assert!(count < written, "{context}: no write"),
+                Ok(Some(bytes)) => {
+                    assert!(*bytes == changed && count >= copied, "{context}: other bytes of the copy");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_a_file_is_copied_leaves_the_source_and_no_part_of_a_copy() {
+    for seed in 0..u64::from(scale()) {
+        cut_while_copying(b"f", &Random(seed).bytes(BYTES), seed);
+    }
+}
+
+#[test]
+fn a_power_cut_while_a_container_is_copied_leaves_the_source_and_no_part_of_a_copy() {
+    for seed in 0..u64::from(scale()) {
+        cut_while_copying(b"f.safetensors", &container_of(&mut Random(seed), &[("w", 25_000)]), seed);
+    }
+}
+
 #[test]
 fn a_power_cut_while_a_closed_file_comes_to_share_leaves_both_files_as_they_are() {
     for seed in 0..u64::from(scale()) {

@@ -7,6 +7,7 @@ use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, ParentSnapshot, Piece,
     PieceDifference, PieceEncoding, Variant, digest,
 };
+use tierfs::format::snapshot::references::{References, ReferredObject, ReferredPiece, Version};
 use tierfs::format::snapshot::signature::{Signature, sign, signed};
 use tierfs::format::zstandard;
 use tierfs::model::{Dtype, ErrorKind, StoreId};
@@ -89,6 +90,7 @@ fn described() -> Manifest {
             files: vec![7, 8],
             recipe: std::array::from_fn(|place| place as u8),
         }],
+        references: None,
     }
 }
 
@@ -196,7 +198,7 @@ fn manifests_of_newer_programs_are_told_from_damaged_ones() {
         head
     };
     assert_eq!(kind(&with(4, 2), &body), ErrorKind::Unsupported);
-    assert_eq!(kind(&with(6, 2), &body), ErrorKind::Unsupported);
+    assert_eq!(kind(&with(6, 4), &body), ErrorKind::Unsupported);
     assert_eq!(kind(&with(0, b'X'), &body), ErrorKind::Corrupt);
     // The encoding of the first piece, 44 bytes after the piece's name begins.
     let name = body.windows(32).position(|bytes| bytes == [0x10; 32]).unwrap();
@@ -238,6 +240,68 @@ fn a_signature_stands_before_the_digest_and_covers_all_before_it() {
         assert_eq!(Manifest::parse(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
     }
     assert_eq!(signed(&plain), None);
+}
+
+/// A manifest with a log and a file of 100 bytes in an object of another bucket.
+fn referring() -> Manifest {
+    let object =
+        ReferredObject { key: "a/b".to_owned(), bytes: 120, version: Version::ETag("\"1\"".to_owned()) };
+    let versions = [Version::Id("v".to_owned()), Version::Modified(-3), Version::Fixed];
+    let others = versions.into_iter().map(|version| ReferredObject { version, ..object.clone() });
+    let references = References {
+        source: "s3://bucket/models".to_owned(),
+        objects: std::iter::once(object.clone()).chain(others).collect(),
+        pieces: vec![ReferredPiece { piece: 1, object: 0, offset: 20 }],
+        are_read: false,
+    };
+    let digest = references.name_of(&object, 20, 100);
+    let name = PieceName { digest, generation: 0 };
+    let referred = Piece { name, stored: 100, raw: 100, encoding: PieceEncoding::Raw };
+    Manifest {
+        pieces: vec![piece(0x10, 0, 300, 900, PieceEncoding::Zstandard), referred],
+        differences: Vec::new(),
+        files: vec![
+            file(FileKind::Log, 0, 900, 0, &[(0, 0, 0, 900)]),
+            file(FileKind::Data, 1, 100, 0, &[(0, 1, 0, 100)]),
+        ],
+        variants: Vec::new(),
+        references: Some(Box::new(references)),
+        ..described()
+    }
+}
+
+#[test]
+fn references_are_read_as_they_were_written_and_wrong_ones_are_refused() {
+    let manifest = referring();
+    let bytes = manifest.to_bytes().unwrap();
+    assert_eq!(bytes[6], 2);
+    assert_eq!(Manifest::parse(&bytes).unwrap(), manifest);
+    let signed = sign(&bytes, &|_| Ok(Signature { key: None, bytes: [9; 64] })).unwrap();
+    assert_eq!((signed[6], Manifest::parse(&signed).unwrap()), (3, manifest.clone()));
+    type Change = fn(&mut References);
+    let changes: [(&str, Change); 7] = [
+        ("another place", |references| references.pieces[0].offset = 19),
+        ("another version", |references| references.objects[0].version = Version::Fixed),
+        ("another source", |references| references.source.push('x')),
+        ("a place past the end", |references| references.objects[0].bytes = 119),
+        ("a piece of the log", |references| references.pieces[0].piece = 0),
+        ("a piece twice", |references| references.pieces.push(references.pieces[0])),
+        ("no such object", |references| references.pieces[0].object = 4),
+    ];
+    for (what, change) in changes {
+        let mut changed = referring();
+        change(changed.references.as_mut().unwrap());
+        assert_eq!(changed.to_bytes().unwrap_err().kind(), ErrorKind::Invalid, "{what}");
+    }
+    let mut read = referring();
+    read.pieces[1].name.digest = [7; 32];
+    assert!(read.to_bytes().is_err(), "a name of other bytes");
+    read.references.as_mut().unwrap().are_read = true;
+    assert_eq!(Manifest::parse(&read.to_bytes().unwrap()).unwrap(), read);
+    let body = body_of(&bytes);
+    for cut in 0..body.len() {
+        assert!(Manifest::parse(&sealed(&bytes, &body[..cut])).is_err(), "{cut}");
+    }
 }
 
 #[test]

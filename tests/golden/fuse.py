@@ -20,8 +20,8 @@ TYPES = {
     "int32_t": ctypes.c_int32,
     "int64_t": ctypes.c_int64,
 }
-# Of protocol 7.40, which older headers lack. The number of the physical file lies in `padding` of `struct fuse_open_out`.
-NEWER = {"FOPEN_PASSTHROUGH": 1 << 7}
+# Of protocols 7.37, 7.40 and 7.45, which older headers lack. The number of the physical file lies in `padding` of `struct fuse_open_out`.
+NEWER = {"FOPEN_PASSTHROUGH": 1 << 7, "FUSE_TMPFILE": 51, "FUSE_COPY_FILE_RANGE_64": 53}
 NOISE = 0xA5
 
 S_IFREG, S_IFDIR = 0o100000, 0o040000
@@ -135,6 +135,7 @@ def requests():
     request("FUSE_OPEN", asked("fuse_open_in", flags=O_RDWR | O_DIRECT), "Open", flags=O_RDWR | O_DIRECT)
     made = {"flags": O_WRONLY | O_EXCL, "mode": 0o600, "umask": 0o077}
     request("FUSE_CREATE", asked("fuse_create_in", **made) + text("new"), "Create", name="new", **made)
+    request("FUSE_TMPFILE", asked("fuse_create_in", **made) + text("/"), "CreateNameless", **made)
     part = {"offset": 5 << 32, "size": 128 << 10}
     body = asked("fuse_read_in", fh=6, flags=O_DIRECT, **part)
     request("FUSE_READ", body, "Read", handle=6, flags=O_DIRECT, **part)
@@ -146,6 +147,12 @@ def requests():
     cut = {"offset": 7 << 33, "length": 3 << 34}
     body = asked("fuse_fallocate_in", fh=12, mode=3, **cut)
     request("FUSE_FALLOCATE", body, "Allocate", handle=12, offset=7 << 33, bytes=3 << 34, flags=3)
+    request("FUSE_LSEEK", asked("fuse_lseek_in", fh=13, offset=9 << 32, whence=3), "Seek", handle=13, offset=9 << 32, whence=3)
+    ends = {"from_handle": 14, "from_offset": 3 << 33, "to_node": 1 << 40 | 5, "to_handle": 15, "to_offset": 5 << 33}
+    body = asked("fuse_copy_file_range_in", fh_in=14, off_in=3 << 33, nodeid_out=1 << 40 | 5, fh_out=15, off_out=5 << 33,
+                 len=7 << 33, flags=0)
+    for opcode, is_wide in [("FUSE_COPY_FILE_RANGE", False), ("FUSE_COPY_FILE_RANGE_64", True)]:
+        request(opcode, body, "CopyRange", **ends, bytes=7 << 33, flags=0, is_wide=is_wide)
     request("FUSE_STATFS", b"", "Statfs")
     request("FUSE_RELEASE", asked("fuse_release_in", fh=9), "Release", handle=9)
     request("FUSE_FSYNC", asked("fuse_fsync_in", fh=10), "Fsync", handle=10)
@@ -170,7 +177,7 @@ def requests():
     request("FUSE_DESTROY", b"", "Destroy")
     body = asked("fuse_poll_in", fh=12, kh=13, events=0x41)
     request("FUSE_POLL", body, "Poll", handle=12, kernel_handle=13, events=0x41)
-    for opcode in ("FUSE_INIT", "FUSE_ACCESS", "FUSE_IOCTL", "FUSE_LSEEK", "FUSE_COPY_FILE_RANGE"):
+    for opcode in ("FUSE_INIT", "FUSE_ACCESS", "FUSE_IOCTL", "FUSE_BMAP"):
         request(opcode, bytes(64), "Other", opcode=NUMBERS[opcode])
     request(9999, b"", "Other", opcode=9999)
 
@@ -244,6 +251,11 @@ def replies():
     body = entry(ATTRIBUTES, **times) + packed("fuse_open_out", fh=5, open_flags=NUMBERS["FOPEN_KEEP_CACHE"])
     reply("created", body, attributes=ATTRIBUTES, handle=5, flags=["keeps_cache"], backing=None, **times)
     reply("written", packed("fuse_write_out", size=1 << 20), bytes=1 << 20)
+    # `struct fuse_copy_file_range_out` of protocol 7.45 has one number of 64 bits.
+    for bytes_, is_wide, body in [(3 << 20, False, packed("fuse_write_out", size=3 << 20)),
+                                  (3 << 33, True, packed("fuse_lseek_out", offset=3 << 33))]:
+        reply("copied", body, bytes=bytes_, is_wide=is_wide)
+    reply("offset", packed("fuse_lseek_out", offset=5 << 40), offset=5 << 40)
     reply("length", packed("fuse_getxattr_out", size=77), bytes=77)
     reply("polled", packed("fuse_poll_out", revents=0x41), events=0x41)
     space = {"blocks": 1000, "blocks_free": 500, "blocks_available": 400, "files": 90, "files_free": 80,

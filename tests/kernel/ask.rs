@@ -42,6 +42,9 @@ pub const CREATE: u32 = 35;
 pub const POLL: u32 = 40;
 pub const READDIRPLUS: u32 = 44;
 pub const RENAME2: u32 = 45;
+pub const LSEEK: u32 = 46;
+pub const COPY_FILE_RANGE: u32 = 47;
+pub const COPY_FILE_RANGE_64: u32 = 53;
 
 /// The inode that is mounted.
 pub const ROOT: u64 = 1;

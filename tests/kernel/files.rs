@@ -171,6 +171,38 @@ fn control_files_are_read_and_polled() {
 }
 
 #[test]
+fn both_kinds_of_requests_copy_a_range() {
+    let directory = tempfile::tempdir().unwrap();
+    let (kernel, bytes, _) = made(directory.path());
+    let node = kernel.find("t/c/m.safetensors").unwrap().node;
+    let from = kernel.open(node, libc::O_RDONLY).unwrap();
+    for (opcode, called) in [(COPY_FILE_RANGE, "narrow"), (COPY_FILE_RANGE_64, "wide")] {
+        let parent = kernel.find("t/c").unwrap().node;
+        let flags = numbers(&[libc::O_RDWR.cast_unsigned(), libc::S_IFREG | 0o644, 0, 0]);
+        let created = kernel.ask(CREATE, parent, &[flags, name(called)].concat()).unwrap();
+        let (to, handle) = (u64_at(&created, 0), u64_at(&created, 128));
+        let range = |at: u64| [from, at, to, handle, at, u64::MAX, 0].map(long).concat();
+        let copied = |at| {
+            let copied = kernel.ask(opcode, node, &range(at)).unwrap();
+            if opcode == COPY_FILE_RANGE { u64::from(u32_at(&copied, 0)) } else { u64_at(&copied, 0) }
+        };
+        let mut done = 0;
+        while done < bytes.len() as u64 {
+            let more = copied(done);
+            assert!(more > 0);
+            done += more;
+        }
+        assert_eq!((done, copied(done)), (bytes.len() as u64, 0));
+        kernel.release(to, handle);
+        assert!(kernel.read(to, 1 << 20) == bytes, "{called}");
+        assert_eq!(
+            kernel.ask(LSEEK, to, &[long(handle), long(0), numbers(&[9, 0])].concat()),
+            Err(libc::EINVAL)
+        );
+    }
+}
+
+#[test]
 fn requests_without_a_reply_get_none_and_unknown_ones_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let (kernel, bytes, _) = made(directory.path());
@@ -181,7 +213,7 @@ fn requests_without_a_reply_get_none_and_unknown_ones_an_error() {
     }
     let file = kernel.find("t/c/m.safetensors").unwrap().node;
     assert!(kernel.read(file, 1 << 20) == bytes);
-    for unknown in [0, 7, 26, 34, 39, 46, 47, 48, 51, 4096, u32::MAX] {
+    for unknown in [0, 7, 26, 34, 39, 48, 49, 52, 4096, u32::MAX] {
         assert_eq!(kernel.ask(unknown, node, &[0; 64]), Err(libc::ENOSYS), "{unknown}");
     }
     assert_eq!(kernel.ask(LOOKUP, ROOT, b"without an end"), Err(libc::EINVAL));

@@ -81,6 +81,9 @@ fn described(operation: &Operation) -> (&'static str, Value) {
         Operation::Create { name, mode, umask, flags } => {
             ("Create", json!({"name": text(name), "mode": mode, "umask": umask, "flags": flags.0}))
         }
+        Operation::CreateNameless { mode, umask, flags } => {
+            ("CreateNameless", json!({"mode": mode, "umask": umask, "flags": flags.0}))
+        }
         Operation::Read { handle, offset, size, flags } => {
             ("Read", json!({"handle": handle, "offset": offset, "size": size, "flags": flags.0}))
         }
@@ -92,6 +95,15 @@ fn described(operation: &Operation) -> (&'static str, Value) {
         Operation::Allocate { handle, offset, bytes, flags } => {
             ("Allocate", json!({"handle": handle, "offset": offset, "bytes": bytes, "flags": flags.0}))
         }
+        Operation::Seek { handle, offset, whence } => {
+            ("Seek", json!({"handle": handle, "offset": offset, "whence": whence}))
+        }
+        Operation::CopyRange(copy) => (
+            "CopyRange",
+            json!({"from_handle": copy.from_handle, "from_offset": copy.from_offset, "to_node": copy.to_node.0,
+                "to_handle": copy.to_handle, "to_offset": copy.to_offset, "bytes": copy.bytes,
+                "flags": copy.flags, "is_wide": copy.is_wide}),
+        ),
         Operation::Flush { handle } => ("Flush", json!({"handle": handle})),
         Operation::Fsync { handle } => ("Fsync", json!({"handle": handle})),
         Operation::Release { handle } => ("Release", json!({"handle": handle})),
@@ -263,6 +275,8 @@ fn send(kind: &str, values: &Value, mut reply: Reply) {
         "created" => reply.created(&entry(values), &opened(values)),
         "written" => reply.written(small(values, "bytes")),
         "length" => reply.length(small(values, "bytes")),
+        "copied" => reply.copied(number(values, "bytes"), values["is_wide"] == true),
+        "offset" => reply.offset(number(values, "offset")),
         "polled" => reply.polled(small(values, "events")),
         "space" => reply.space(&Space {
             blocks: number(values, "blocks"),

@@ -11,12 +11,14 @@ mod attributes;
 #[cfg(feature = "remote")]
 mod clones;
 mod concurrent_changes;
+mod copy_range;
 mod descriptors;
 mod entry_cache;
 mod files;
 mod long_run;
 mod many_readers;
 mod model;
+mod nameless;
 mod names;
 mod new_files;
 mod page_cache;

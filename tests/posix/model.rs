@@ -119,6 +119,38 @@ impl Test {
         }
     }
 
+    /// Copies a range of a file into another, or to another place of the same.
+    fn copy(&mut self, from: &str, to: &str) {
+        let (Some(source), Some(target)) = (self.model.file(from), self.model.file(to)) else { return };
+        let known = self.model.files[source].clone();
+        let at =
+            [0, self.random.below(known.len() + 1) / 16_384 * 16_384, self.random.below(known.len() + 1)]
+                [self.random.below(3)];
+        let bytes = if self.random.below(2) == 0 {
+            known.len() - at
+        } else {
+            self.random.below(known.len() - at + 1)
+        };
+        let len = self.model.files[target].len();
+        let place = [0, len, self.random.below(len + 5000)][self.random.below(3)];
+        if source == target && at < place + bytes && place < at + bytes || place + bytes > 2 * BYTES_MAX {
+            return;
+        }
+        let (file, into) =
+            (File::open(self.at(from)).unwrap(), OpenOptions::new().write(true).open(self.at(to)).unwrap());
+        let (mut read, mut written) = (at as u64, place as u64);
+        while read < (at + bytes) as u64 {
+            let left = at + bytes - read as usize;
+            let copied = rustix::fs::copy_file_range(&file, Some(&mut read), &into, Some(&mut written), left);
+            assert!(copied.unwrap() > 0, "{from} to {to}");
+        }
+        if bytes > 0 {
+            let known_target = &mut self.model.files[target];
+            known_target.resize(len.max(place + bytes), 0);
+            known_target[place..place + bytes].copy_from_slice(&known[at..at + bytes]);
+        }
+    }
+
     fn rename(&mut self, from: &str, to: &str) {
         let node = self.model.names.get(from).copied();
         let into_itself = to.starts_with(&format!("{from}/"));
@@ -191,13 +223,14 @@ impl Test {
 
     pub fn step(&mut self) {
         let (path, other) = (some_path(&mut self.random), some_path(&mut self.random));
-        match self.random.below(12) {
+        match self.random.below(14) {
             0..=3 => self.write(&path),
             4 => self.truncate(&path),
             5 | 6 => self.rename(&path, &other),
             7 => self.link(&path, &other),
             8 => self.remove(&path),
             9 => self.make_directory(&path),
+            10 | 11 => self.copy(&path, &other),
             _ => self.look(&path),
         }
     }

@@ -98,9 +98,11 @@ tierfs fsck store
 tierfs import store t/c in --checksum
 tierfs export store t/c/@.npy exported-@
 tierfs push store t/c file://$PWD/bucket --create
+tierfs index file://$PWD/in file://$PWD/bucket --as t/@
 tierfs push store t/c file://$PWD/bucket --json
 tierfs push store t/c file://$PWD/bucket-@
 tierfs ls file://$PWD/bucket t/c
+tierfs log store t/c
 tierfs log file://$PWD/bucket t/c
 tierfs log file://$PWD/bucket
 tierfs tag file://$PWD/bucket t/c @

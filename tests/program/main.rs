@@ -21,6 +21,7 @@ mod lifecycle;
 mod messages;
 mod mistakes;
 mod options;
+mod places;
 mod sessions;
 mod takeover;
 mod top;

@@ -278,6 +278,11 @@ class Package(unittest.TestCase):
         kinds = [event["kind"] for event in tierfs.events(store, path="lab/model")]
         self.assertEqual(kinds[0], "import")
         self.assertEqual(tierfs.events(store, since=1 << 33), [])
+        for number in (1, 2):
+            source.touch()
+            kept = tierfs.import_(store, "lab/kept", source, previous=True, keep=2)
+            self.assertEqual(kept["version"], number)
+        self.assertEqual([(row["version"], row["changed"]) for row in tierfs.log(store, "lab/kept")], [(2, 0), (1, None)])
         removed = tierfs.rm(store, "lab/model")
         self.assertEqual((removed["collection"], removed["files"] > 0), ("lab/model", True))
         self.assertRaisesRegex(tierfs.Error, "no collection", tierfs.rm, store, "lab/model")

@@ -186,7 +186,7 @@ fn a_piece_without_room_is_requested_once_for_all_its_parts() {
     let folder = TempDir::new().unwrap();
     let source = Arc::new(source(&bucket, folder.path(), Size::Bytes(1 << 20)));
     let found = source.remote().manifest("acme", "m", 1).unwrap().unwrap();
-    let files = Files::new(&source, &found.manifest);
+    let files = Files::new(&source, &found.manifest).unwrap();
     let largest = found.manifest.files.iter().map(|file| file.bytes).max().unwrap();
     let index = found.manifest.files.iter().position(|file| file.bytes == largest).unwrap();
     let mut part = vec![0; 128 << 10];
@@ -244,7 +244,7 @@ fn bytes_that_the_kernel_has_open_are_not_replaced_by_wrong_ones() {
     let folder = TempDir::new().unwrap();
     let source = Arc::new(source(&bucket, folder.path(), Size::Bytes(1 << 30)));
     let found = source.remote().manifest("acme", "m", 1).unwrap().unwrap();
-    let files = Files::new(&source, &found.manifest);
+    let files = Files::new(&source, &found.manifest).unwrap();
     let is_data = |file: &ManifestFile| file.kind == FileKind::Data && file.bytes > 8 << 20;
     let index = found.manifest.files.iter().position(is_data).unwrap();
     let mut right = vec![0; found.manifest.files[index].bytes as usize];
@@ -291,7 +291,7 @@ fn a_remote_that_does_not_answer_fails_a_file_once_and_soon_after_answers_again(
     let cache = Cache::open(folder.path(), Size::Bytes(1 << 30)).unwrap();
     let source = Arc::new(Source::new(remote, Some(cache), Box::new(|_, _| ())));
     let found = source.remote().manifest("acme", "m", 1).unwrap().unwrap();
-    let files = Files::new(&source, &found.manifest);
+    let files = Files::new(&source, &found.manifest).unwrap();
     let is_data = |file: &ManifestFile| file.kind == FileKind::Data && file.bytes > 8 << 20;
     let index = found.manifest.files.iter().position(is_data).unwrap();
     let (begun, mut part) = (Instant::now(), vec![0; 128 << 10]);

@@ -25,7 +25,7 @@ use tierfs::remote::read::cache::{Cache, Size};
 use tierfs::remote::read::files::Source;
 use tierfs::remote::read::published_collections::Published;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::{Access, SnapshotDisk, Store};
+use tierfs::store::{Access, Look, SnapshotDisk, Store};
 
 use crate::faulty::{Call, Clock, Fault, Faulty};
 use crate::push::{keys, quiet, remote, request, seen};
@@ -655,7 +655,7 @@ fn a_mount_that_shows_the_next_snapshot_fetches_no_piece_again_that_did_not_chan
     let file = trained.import("0");
     trained.push();
     read.lock().clear();
-    assert_eq!(store.refresh().unwrap().paths, ["acme/m"]);
+    assert_eq!(store.refresh(Look::All).unwrap().paths, ["acme/m"]);
     let before = bucket.received();
     assert!(files_of(&store, "acme", "m")[FILE] == file);
     let received = bucket.received() - before;

@@ -250,7 +250,7 @@ fn no_snapshot_loses_a_piece_however_requests_of_pushes_and_collections_are_inte
 fn pauses() -> impl Iterator<Item = Vec<(u8, u16)>> {
     let paused =
         |plan, pause| [vec![(2, 0); plan], vec![(1, 1500)], vec![(1, 0); pause], vec![(2, 0); 16]].concat();
-    (7..13).flat_map(move |plan| (3..13).map(move |pause| paused(plan, pause)))
+    (13..17).flat_map(move |plan| (3..13).map(move |pause| paused(plan, pause)))
 }
 
 #[test]

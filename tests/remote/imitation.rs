@@ -9,6 +9,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use support::{Acceptor, repository};
 
+use crate::http_request::HttpRequest;
+
 /// An answer to `If-None-Match: *`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Conditions {
@@ -80,9 +82,6 @@ impl Request {
         rest.split('/').next().unwrap_or_default()
     }
 }
-
-/// The first byte of a client that wants to speak TLS.
-const TLS_HANDSHAKE: u8 = 22;
 
 pub struct Imitation {
     acceptor: Acceptor,
@@ -172,25 +171,9 @@ impl Shared {
     }
 
     fn serve(&self, client: &mut (impl Read + Write)) -> io::Result<()> {
-        let (mut head, mut byte) = (Vec::new(), [0]);
-        while !head.ends_with(b"\r\n\r\n") {
-            client.read_exact(&mut byte)?;
-            head.push(byte[0]);
-            if head == [TLS_HANDSHAKE] {
-                return client.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-            }
-        }
-        let head = String::from_utf8_lossy(&head).into_owned();
-        let mut lines = head.lines();
-        let mut words = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let headers: BTreeMap<String, String> = lines
-            .filter_map(|line| line.split_once(": "))
-            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
-            .collect();
-        let len = headers.get("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
-        let mut body = vec![0; len];
-        client.read_exact(&mut body)?;
+        let Some(HttpRequest { method, target, headers, body }) = HttpRequest::read(client)? else {
+            return Ok(());
+        };
         // A proxy is asked by the whole address.
         let target = match target.strip_prefix("http://") {
             Some(rest) => rest.find('/').map_or("/".to_owned(), |at| rest[at..].to_owned()),

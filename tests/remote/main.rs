@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 #![cfg(feature = "remote")]
 
+mod away;
 mod cache;
 mod client;
 mod clones;
@@ -16,9 +17,12 @@ mod failing_disk;
 mod faulty;
 mod following;
 mod garbage;
+mod here_and_there;
 mod history;
+mod http_request;
 mod imitation;
 mod kept;
+mod many_collections;
 mod mistakes;
 mod mounted;
 mod proxy;
@@ -31,9 +35,11 @@ mod seaweed;
 mod server;
 mod signed;
 mod snapshots;
+mod sources;
 mod through_http;
 mod variants;
 mod views;
+mod web;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

@@ -1,17 +1,34 @@
-//! A server of a directory as a bucket, for readers, whose answers fail at random.
+//! A server of a directory as a bucket, for readers, whose answers fail at random. A file that was replaced has another
+//! ETag.
 
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::{Acceptor, Random};
 
 /// Fewer than this many of a hundred answers are refusals, and as many end early.
 const FAULTS: usize = 5;
+
+/// How a bucket answers.
+#[derive(Clone, Debug, Default)]
+pub struct Manners {
+    /// Of a hundred answers so many are refusals (503), and as many end early.
+    pub faults: usize,
+    /// Of a hundred answers with a range of an object, so many have another range.
+    pub wrong_ranges: usize,
+    /// Of a hundred such answers, so many have the whole object with status 200.
+    pub whole: usize,
+    /// It answers with the present object, whichever the request names.
+    pub ignores_if_match: bool,
+    /// Keys that every listing has beside those of files, below its prefix.
+    pub listed_too: Vec<String>,
+}
 
 /// Answers GETs of the objects below a directory, and listings of them. Dropping it ends it.
 pub struct Bucket {
@@ -22,6 +39,7 @@ pub struct Bucket {
 struct Shared {
     directory: PathBuf,
     seed: u64,
+    manners: Mutex<Manners>,
     requests: AtomicU64,
     faults: AtomicU64,
 }
@@ -29,9 +47,15 @@ struct Shared {
 impl Bucket {
     /// A server of the directory, which has a directory for each bucket. `seed` decides which answers fail.
     pub fn of(directory: &Path, seed: u64) -> Bucket {
+        Bucket::with(directory, seed, Manners { faults: FAULTS, ..Manners::default() })
+    }
+
+    /// The same with other manners.
+    pub fn with(directory: &Path, seed: u64, manners: Manners) -> Bucket {
         let shared = Arc::new(Shared {
             directory: directory.to_owned(),
             seed,
+            manners: Mutex::new(manners),
             requests: AtomicU64::new(0),
             faults: AtomicU64::new(0),
         });
@@ -39,6 +63,11 @@ impl Bucket {
         // A connection that breaks ends alone.
         let acceptor = Acceptor::start(move |client| drop(serving.serve(client)));
         Bucket { acceptor, shared }
+    }
+
+    /// Changes how it answers from now on.
+    pub fn behave(&self, manners: Manners) {
+        *self.shared.manners.lock().unwrap() = manners;
     }
 
     /// The environment of a program that uses it.
@@ -52,6 +81,11 @@ impl Bucket {
             ("AWS_SECRET_ACCESS_KEY", "secret"),
         ];
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    /// Its port on this machine.
+    pub fn port(&self) -> u16 {
+        self.acceptor.port()
     }
 
     /// The requests so far, and those that failed on purpose.
@@ -70,68 +104,115 @@ impl Shared {
         }
         let head = String::from_utf8_lossy(&head).into_owned();
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        let dice = Random(self.seed.wrapping_add(number.wrapping_mul(1_000_003))).below(100);
-        if dice < 2 * FAULTS {
+        let dice =
+            |salt: u64| Random(self.seed.wrapping_add((number + salt).wrapping_mul(1_000_003))).below(100);
+        let manners = self.manners.lock().unwrap().clone();
+        let fault = dice(0);
+        if fault < 2 * manners.faults {
             self.faults.fetch_add(1, Ordering::Relaxed);
         }
-        if dice < FAULTS {
+        if fault < manners.faults {
             return answer(&mut client, "503 Slow Down", "", b"", 0);
         }
         let path = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
         if let Some((bucket, query)) = path.split_once('?') {
-            let listed = self.listed(bucket, query);
+            let listed = self.listed(bucket, query, &manners.listed_too);
             return answer(&mut client, "200 OK", "", listed.as_bytes(), listed.len() as u64);
         }
-        let Ok(file) = File::open(self.directory.join(path)) else {
+        let Ok(file) = File::open(self.directory.join(decoded(path))) else {
             return answer(&mut client, "404 Not Found", "", b"", 0);
         };
-        let bytes = file.metadata()?.len();
-        let range = head.lines().find_map(|line| {
-            let (name, range) = line.split_once(": ")?;
+        let (bytes, e_tag) = (file.metadata()?.len(), e_tag(&file.metadata()?));
+        let header = |wanted: &str| {
+            let mut headers = head.lines().filter_map(|line| line.split_once(": "));
+            headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.to_owned())
+        };
+        let more = format!("ETag: {e_tag}\r\n");
+        if header("if-match").is_some_and(|wanted| wanted != e_tag) && !manners.ignores_if_match {
+            return answer(&mut client, "412 Precondition Failed", &more, b"", 0);
+        }
+        let range = header("range").and_then(|range| {
             let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
             let last = last.parse().unwrap_or(u64::MAX).min(bytes.saturating_sub(1));
-            name.eq_ignore_ascii_case("range").then_some((first.parse().ok()?, last))
+            Some((first.parse().ok()?, last))
         });
-        let (first, len) = range.map_or((0, bytes), |(first, last): (u64, u64)| (first, last + 1 - first));
+        let range = range.filter(|_| dice(1) >= manners.whole);
+        let shift =
+            u64::from(range.is_some_and(|(first, last)| first < last) && dice(2) < manners.wrong_ranges);
+        let range = range.map(|(first, last): (u64, u64)| (first + shift, last));
+        let (first, len) = range.map_or((0, bytes), |(first, last)| (first, last + 1 - first));
         let (status, more) = match range {
             Some((first, last)) => {
-                ("206 Partial Content", format!("Content-Range: bytes {first}-{last}/{bytes}\r\n"))
+                ("206 Partial Content", format!("{more}Content-Range: bytes {first}-{last}/{bytes}\r\n"))
             }
-            None => ("200 OK", String::new()),
+            None => ("200 OK", more),
         };
         let mut body = vec![0; len as usize];
         file.read_exact_at(&mut body, first)?;
-        let sent = if dice < 2 * FAULTS { body.len() / 2 } else { body.len() };
-        answer(&mut client, status, &more, &body[..sent], len)
+        let sent = if fault < 2 * manners.faults { body.len() / 2 } else { body.len() };
+        let body = if head.starts_with("HEAD") { &[][..] } else { &body[..sent] };
+        answer(&mut client, status, &more, body, len)
     }
 }
 
+/// Another one for each file that has had a name.
+fn e_tag(metadata: &fs::Metadata) -> String {
+    format!("\"{:x}-{:x}-{:x}\"", metadata.ino(), metadata.mtime_nsec(), metadata.len())
+}
+
 impl Shared {
-    /// The answer to ListObjectsV2: all objects with a prefix, those after a key only.
-    fn listed(&self, bucket: &str, query: &str) -> String {
+    /// The answer to ListObjectsV2: all objects with a prefix, those after a key only, and with a delimiter those of
+    /// one directory.
+    fn listed(&self, bucket: &str, query: &str, too: &[String]) -> String {
         let parameter = |name: &str| {
             let found = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
             decoded(found.unwrap_or_default())
         };
         let (prefix, after) = (parameter("prefix"), parameter("start-after"));
+        let is_level = parameter("delimiter") == "/";
         let directory = self.directory.join(bucket.trim_end_matches('/'));
         let mut keys: Vec<String> =
             crate::files_below(&directory).iter().map(|path| path.to_str().unwrap().to_owned()).collect();
+        keys.extend(too.iter().filter(|_| !is_level).map(|key| format!("{prefix}{key}")));
         keys.sort_unstable();
-        let wanted = keys.iter().filter(|key| key.starts_with(&prefix) && **key > after);
-        let object = |key: &String| {
-            let bytes = directory.join(key).metadata().map_or(0, |file| file.len());
-            format!(
-                "<Contents><Key>{key}</Key><LastModified>2026-11-23T00:00:00.000Z</LastModified>\
-                 <ETag>&quot;1&quot;</ETag><Size>{bytes}</Size></Contents>"
-            )
-        };
-        let objects: String = wanted.map(object).collect();
+        let below = |key: &str| key.strip_prefix(&prefix)?.split_once('/').map(|(name, _)| name.to_owned());
+        let mut directories = BTreeSet::new();
+        let mut objects = String::new();
+        for key in keys.iter().filter(|key| key.starts_with(&prefix) && **key > after) {
+            if let Some(name) = below(key).filter(|_| is_level) {
+                directories.insert(name);
+                continue;
+            }
+            let found = directory.join(key).metadata().ok();
+            let (bytes, e_tag) = found.map_or((5, String::new()), |found| (found.len(), e_tag(&found)));
+            objects += &format!(
+                "<Contents><Key>{}</Key><LastModified>2026-11-23T00:00:00.000Z</LastModified>\
+                 <ETag>{}</ETag><Size>{bytes}</Size></Contents>",
+                escaped(key),
+                escaped(&e_tag)
+            );
+        }
+        for name in directories {
+            objects += &format!(
+                "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>",
+                escaped(&format!("{prefix}{name}/"))
+            );
+        }
         format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult><IsTruncated>false</IsTruncated>\
              {objects}</ListBucketResult>"
         )
     }
+}
+
+/// A text in XML.
+fn escaped(text: &str) -> String {
+    let each = text.chars().map(|letter| match letter {
+        '&' | '<' | '>' | '"' => format!("&#{};", u32::from(letter)),
+        letter if letter.is_control() => format!("&#{};", u32::from(letter)),
+        letter => letter.to_string(),
+    });
+    each.collect()
 }
 
 /// A value of a query, in which other bytes are `%XX`.
@@ -157,7 +238,7 @@ fn decoded(text: &str) -> String {
 fn answer(client: &mut TcpStream, status: &str, more: &str, body: &[u8], len: u64) -> io::Result<()> {
     write!(
         client,
-        "HTTP/1.1 {status}\r\nContent-Length: {len}\r\nETag: \"1\"\r\n{more}\
+        "HTTP/1.1 {status}\r\nContent-Length: {len}\r\n{more}\
          Last-Modified: Mon, 23 Nov 2026 00:00:00 GMT\r\nConnection: close\r\n\r\n"
     )?;
     client.write_all(body)

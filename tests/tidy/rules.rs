@@ -383,6 +383,8 @@ const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
     ("src/store/pieces/file.rs", 5, "the map, pieces that arrive, Evict"),
     ("src/store/repair/mod.rs", 1, "a new log"),
     ("src/store/space/files.rs", 1, "Slots"),
+    ("src/store/versions/differences.rs", 2, "new files of a version"),
+    ("src/store/versions/keep.rs", 2, "new files of a version"),
 ];
 
 /// Every operation that changes bytes of a file is known, with those who may see them.

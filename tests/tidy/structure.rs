@@ -11,7 +11,19 @@ use crate::source::{Finding, Source, skip_spaces, word_at, words};
 const ROOMS: &[(&str, &[(&str, u8)])] = &[
     ("fs", &[("kernel", 0), ("state", 1), ("answer", 2), ("mount", 3)]),
     ("ingest", &[("find", 0), ("recognize", 1), ("bytes", 2), ("publish", 3), ("job", 4)]),
-    ("remote", &[("client", 0), ("place", 1), ("traces", 1), ("read", 2), ("clone", 3), ("push", 3)]),
+    (
+        "remote",
+        &[
+            ("client", 0),
+            ("place", 1),
+            ("source", 1),
+            ("traces", 1),
+            ("read", 2),
+            ("clone", 3),
+            ("index", 3),
+            ("push", 4),
+        ],
+    ),
     (
         "store",
         &[
@@ -22,6 +34,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
             ("link_candidates", 1),
             ("trail", 1),
             ("pieces", 1),
+            ("version_disk", 2),
             ("clones", 2),
             ("upstream", 3),
             ("events", 2),
@@ -35,10 +48,12 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
             ("io", 9),
             ("open_collections", 9),
             ("repair", 10),
+            ("version_list", 10),
             ("store", 11),
             ("snapshot", 12),
             ("relocation", 12),
             ("clone_snapshot", 13),
+            ("versions", 13),
         ],
     ),
     ("vfs", &[("form", 0), ("open", 0), ("tree", 1)]),

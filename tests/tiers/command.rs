@@ -29,6 +29,6 @@ fn commands_move_wait_and_say_why_not() {
     tierfs(&["evict", "--cache"], &collection).ok();
     tierfs(&["evict", "--discard"], &collection).ok();
     assert_eq!(get(&a, "tier"), "absent");
-    tierfs(&["tier", "q8"], &place.store()).failed(1, &["it is not on a tierfs mount"]);
+    tierfs(&["tier", "q8"], &place.path("")).failed(1, &["it is not on a tierfs mount"]);
     tierfs(&["tier"], &a).failed(2, &[]);
 }

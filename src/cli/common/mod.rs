@@ -9,6 +9,7 @@ pub(in crate::cli) mod lost_writes;
 pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod open_store;
 pub(in crate::cli) mod output;
+pub(in crate::cli) mod places;
 pub(in crate::cli) mod process;
 pub(in crate::cli) mod refusal;
 pub(in crate::cli) mod remote;

@@ -3,19 +3,32 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
 use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
-use crate::store::Store;
+use crate::store::{Look, Store};
+#[cfg(feature = "remote")]
+use crate::{
+    cli::common::process::own_owner,
+    ingest::describe,
+    model::{CollectionName, ErrorKind, Owner, StoreId},
+    store::{Describe, Elsewhere},
+};
 
 #[cfg(feature = "remote")]
 use crate::remote::client::url::is_remote;
 
-/// A mount that follows looks for snapshots this often, whatever the remote says of its last push.
+/// A mount that follows looks for snapshots of some collections this often, whatever the remote says of its last push.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
+
+/// A mounted source is listed again this often, if nothing else is said.
+const SOURCE_LOOKED_EVERY: Duration = Duration::from_secs(60);
+
+/// A mounted source is listed no more often than this.
+const SOURCE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The URL, if a remote is named where a store may be.
 pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
@@ -57,6 +70,13 @@ pub(in crate::cli) fn parse_period(text: &str) -> Result<Duration> {
     seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
 }
 
+/// In place of the directory of a cache.
+#[cfg(feature = "remote")]
+const NO_CACHE: &str = "none";
+/// A mount whose cache knows the remote begins without it after this time.
+#[cfg(feature = "remote")]
+const AWAY_AFTER: Duration = Duration::from_secs(10);
+
 /// The progress of a mount that follows a remote.
 struct Followed {
     /// The last push that was looked at.
@@ -69,18 +89,48 @@ struct Followed {
 
 impl Followed {
     /// Shows newer snapshots. A look at the last push, one small request for all collections, says whether there can be
-    /// any; a push that was killed may not have noted itself.
+    /// any; a push that was killed may not have noted itself, so a few collections are asked for now and then, and
+    /// always where the remote does not say its last push.
     fn look(&mut self, store: &Store, is_asked: bool) -> Result<()> {
         let last_push = store.last_push();
-        let is_seen = last_push.is_some() && last_push == self.last_push;
-        if is_asked || !is_seen || self.looked.elapsed() >= LOOKED_EVERY {
-            if let Some(error) = store.refresh()?.failed {
-                return Err(error);
+        let is_new = last_push.is_some() && last_push != self.last_push;
+        let is_late = last_push.is_none() || self.looked.elapsed() >= LOOKED_EVERY;
+        let looks = match is_asked {
+            true => [Some(Look::All), None],
+            // Where others push all the time, the lists do not say what a killed push has left.
+            false => [is_new.then_some(Look::Listed), is_late.then_some(Look::Few)],
+        };
+        let mut failed = Ok(());
+        for look in looks.into_iter().flatten() {
+            if let Some(error) = store.refresh(look)?.failed {
+                failed = failed.and(Err(error));
             }
-            (self.last_push, self.looked) = (last_push, Instant::now());
+        }
+        failed?;
+        self.last_push = last_push;
+        if is_asked || is_late {
+            self.looked = Instant::now();
         }
         Ok(())
     }
+}
+
+/// How a snapshot is published.
+#[cfg(feature = "remote")]
+#[derive(clap::Args)]
+pub(in crate::cli) struct PublishArgs {
+    /// Create the remote if it does not exist
+    #[arg(long)]
+    pub create: bool,
+    /// A message for those who list snapshots
+    #[arg(long, default_value = "")]
+    pub message: String,
+    /// Give the snapshot this tag, which keeps it from being collected
+    #[arg(long, value_name = "TAG")]
+    pub tag: Option<String>,
+    /// Publish without conditional PUT, where the object storage lacks it. Nobody else may push meanwhile
+    #[arg(long)]
+    pub single_writer: bool,
 }
 
 /// The signer of a snapshot.
@@ -125,7 +175,8 @@ pub(in crate::cli) struct RemoteArgs {
     /// Show collections of a remote in this tier, if tierfs push --variants has published that
     #[arg(long, value_name = "TIER", value_parser = parse_tier)]
     pub tier: Option<String>,
-    /// Directory that keeps what was read from a remote [default: below ~/.cache/tierfs]
+    /// Directory that keeps what was read from a remote, or none: then memory has the last 128 MiB [default: below
+    /// ~/.cache/tierfs]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Maximum size of the cache, for example 200G, or 80% of its file system
@@ -140,6 +191,9 @@ pub(in crate::cli) struct RemoteArgs {
     /// Look for newer snapshots of a remote at this interval, and at once on SIGHUP, and show them; for example 0.5
     #[arg(long, value_name = "SECONDS", value_parser = parse_period)]
     pub follow: Option<Duration>,
+    /// Of a mounted source: has it listed again at once
+    #[arg(skip)]
+    look: OnceLock<UnixStream>,
 }
 
 impl RemoteArgs {
@@ -161,20 +215,38 @@ impl RemoteArgs {
         Ok(())
     }
 
+    /// Whether no cache is wanted.
+    #[cfg(feature = "remote")]
+    fn is_uncached(&self) -> bool {
+        self.cache.as_deref() == Some(Path::new(NO_CACHE))
+    }
+
     /// Shows newer snapshots at the interval of `--follow`, and after SIGHUP, until the process ends.
     pub fn follow(&self, store: &Arc<Store>) -> Result<()> {
-        let Some(period) = self.follow else { return Ok(()) };
+        let look = self.look.get();
+        let Some(period) = self.follow.or(look.map(|_| SOURCE_LOOKED_EVERY)) else { return Ok(()) };
         let failed = |error| Error::io("waiting for SIGHUP", error);
-        let (signals, sender) = UnixStream::pair().map_err(failed)?;
-        signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        let signals = match look {
+            Some(look) => look.try_clone().map_err(failed)?,
+            None => {
+                let (signals, sender) = UnixStream::pair().map_err(failed)?;
+                signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+                signals
+            }
+        };
         signals.set_read_timeout(Some(period)).map_err(failed)?;
-        let store = Arc::downgrade(store);
+        let (store, is_source) = (Arc::downgrade(store), look.is_some());
         std::thread::spawn(move || {
             let mut followed = Followed { last_push: None, looked: Instant::now(), has_failed: false };
             loop {
                 let is_asked = matches!((&signals).read(&mut [0; 64]), Ok(1..));
                 let Some(store) = store.upgrade() else { return };
-                match followed.look(&store, is_asked) {
+                if is_source {
+                    // A server whose listings name other versions than it has would be listed all the time.
+                    std::thread::sleep(SOURCE_PAUSE.saturating_sub(followed.looked.elapsed()));
+                }
+                // A source has no list that says what is new.
+                match followed.look(&store, is_asked || is_source) {
                     Ok(()) => followed.has_failed = false,
                     // Each period fails while the remote is away.
                     Err(error) if followed.has_failed => log::debug!("{error}"),
@@ -188,6 +260,32 @@ impl RemoteArgs {
         Ok(())
     }
 
+    /// Refuses options of snapshots for a source.
+    #[cfg(feature = "remote")]
+    fn refuse_for_source(&self, url: &str) -> Result<()> {
+        if self.at.is_empty() && self.tier.is_none() && self.trust.is_empty() && self.mirror.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{url} has no snapshots, which --at, --trust, --tier and --mirror are for; tierfs index publishes one"
+        )))
+    }
+
+    /// A function that has the source that is being opened listed again.
+    #[cfg(feature = "remote")]
+    fn look_again(&self) -> Result<impl Fn() + Send + Sync + 'static> {
+        let failed = |error| Error::io("waiting for SIGHUP", error);
+        let (signals, sender) = UnixStream::pair().map_err(failed)?;
+        // Many reads may find the same, and none of them waits.
+        sender.set_nonblocking(true).map_err(failed)?;
+        if self.follow.is_some() {
+            let sender = sender.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(SIGHUP, sender).map_err(failed)?;
+        }
+        self.look.get_or_init(|| signals);
+        Ok(move || drop(std::io::Write::write(&mut &sender, &[0])))
+    }
+
     /// Opens a remote to be mounted.
     pub fn open(&self, url: &str) -> Result<Store> {
         opened(url, Some(self))
@@ -197,35 +295,59 @@ impl RemoteArgs {
 #[cfg(feature = "remote")]
 fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     use std::collections::HashMap;
-    use std::sync::OnceLock;
 
-    use crate::remote::client::{Client, Deadlines};
+    use crate::remote::client::Deadlines;
+    use crate::remote::index::collections::{self, Listed};
+    use crate::remote::place::listing::Listing;
     use crate::remote::place::remote::Remote;
     use crate::remote::place::signatures::Trust;
     use crate::remote::read::cache::Cache;
     use crate::remote::read::files::Source;
     use crate::remote::read::mirrors::Mirrors;
     use crate::remote::read::published_collections::Published;
+    use crate::remote::source;
     use crate::store::{EventKind, Events, SnapshotDisk};
 
     let mut deadlines = Deadlines::default();
     if let Some(seconds) = mounted.and_then(|options| options.timeout) {
         deadlines.total = Duration::from_secs(u64::from(seconds));
     }
-    let (remote, listing) = Remote::open_and_list(Client::open_within(url, deadlines)?)?;
-    let cache = match mounted {
-        Some(options) => {
+    let known = mounted.and_then(|options| known_by(options, url));
+    // A mount with a warm cache does not wait long for a remote that is away.
+    let patience = Deadlines { total: deadlines.total.min(AWAY_AFTER), ..deadlines };
+    let source = source::open_within(url, if known.is_some() { patience } else { deadlines })?;
+    let reached = source.may_be_remote().then(|| Remote::open_and_list(source.client().clone()));
+    let open = |directory: &Path| {
+        let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
+        Cache::open(directory, size.unwrap_or_default())
+    };
+    let cache_of = |id: StoreId| match mounted {
+        Some(options) if !options.is_uncached() => {
             let directory = match &options.cache {
                 Some(directory) => directory.clone(),
-                None => cache_directory()?.join(remote.id().to_string()),
+                None => cache_directory()?.join(id.to_string()),
             };
-            let size = options.cache_size.as_deref().map(cache_size).transpose()?;
-            Some(Cache::open(&directory, size.unwrap_or_default())?)
+            open(&directory).map(Some)
         }
-        None => None,
+        _ => Ok(None),
     };
-    let at = mounted.map_or(&[][..], |options| &options.at);
-    let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+    let remote = match (reached, &known) {
+        (Some(Ok((remote, listing))), _) => {
+            let cache = cache_of(remote.id())?;
+            let remote = if known.is_some() { remote.within(deadlines) } else { remote };
+            Some((remote, listing, cache, false))
+        }
+        (Some(Err(error)), Some(directory)) if error.kind() == ErrorKind::Io => {
+            let cache = open(directory)?;
+            let Some(known) = cache.known(url) else { return Err(error) };
+            log::warn!("{error}; the mount shows what the cache {} has", directory.display());
+            let listing = Listing::of_known(known.newest());
+            let remote = Remote::known(source.client().clone(), &known.said)?.within(deadlines);
+            Some((remote, Some(listing), Some(cache), true))
+        }
+        (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound => return Err(error),
+        (Some(Err(_)) | None, _) => None,
+    };
     // The store that has the events is opened last.
     let events: Arc<OnceLock<Arc<Events>>> = Arc::default();
     let told = events.clone();
@@ -237,19 +359,69 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         // The command's own error says what failed.
         None => log::debug!("{path}: {text}"),
     });
-    let tier = mounted.and_then(|options| options.tier.clone());
-    let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
-    let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
-    let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
-    let source = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
-    let published = Published::new(source, wanted).in_tier(tier).with_listing(listing);
-    published.check_wanted()?;
-    let disk = SnapshotDisk::new(Arc::new(published));
+    let disk = match remote {
+        Some((remote, listing, cache, is_away)) => {
+            let at = mounted.map_or(&[][..], |options| &options.at);
+            let wanted = at.iter().map(|text| wanted(text)).collect::<Result<HashMap<_, _>>>()?;
+            let tier = mounted.and_then(|options| options.tier.clone());
+            let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
+            let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
+            let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
+            let reader = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
+            let reader = if is_away { reader.while_away() } else { reader };
+            let reader = if mounted.is_some() { reader.reading_ahead() } else { reader };
+            let published = Published::new(reader, wanted).in_tier(tier).with_listing(listing);
+            published.check_wanted()?;
+            SnapshotDisk::new(Arc::new(published))
+        }
+        None => {
+            let source = if known.is_some() { source::open_within(url, deadlines)? } else { source };
+            let shape = collections::shape_of(&*source)?;
+            if let Some(options) = mounted {
+                options.refuse_for_source(url)?;
+            }
+            let reader = collections::reader(&*source, cache_of(collections::id_of(&*source))?, tell);
+            let reader = match mounted {
+                Some(options) => reader.reading_ahead().calling(options.look_again()?),
+                None => reader,
+            };
+            let owner = own_owner();
+            SnapshotDisk::new(Arc::new(Listed::new(source, reader, shape, describes(owner), owner)))
+        }
+    };
     let store = Arc::new(disk).open_store()?;
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());
     }
     Ok(store)
+}
+
+/// The directory of the cache of a mount, if it knows the remote at this URL.
+#[cfg(feature = "remote")]
+fn known_by(options: &RemoteArgs, url: &str) -> Option<PathBuf> {
+    use crate::remote::read::cache::Cache;
+
+    if options.is_uncached() {
+        return None;
+    }
+    let named = options.cache.iter().cloned();
+    let below = || {
+        let caches = std::fs::read_dir(cache_directory().ok()?).ok()?;
+        Some(caches.filter_map(|cache| Some(cache.ok()?.path())).collect::<Vec<_>>())
+    };
+    let others = if options.cache.is_some() { Vec::new() } else { below().unwrap_or_default() };
+    // Of remotes that were at this URL one after the other, the last.
+    let known =
+        named.chain(others).filter_map(|directory| Some((Cache::known_since(&directory, url)?, directory)));
+    known.max().map(|(_, directory)| directory)
+}
+
+/// Makes logs of files that lie elsewhere, and belong to `owner` here.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn describes(owner: Owner) -> Box<Describe> {
+    Box::new(move |place: CollectionName<'_>, id, files: &[Elsewhere], reads| {
+        describe(place, id, owner, files, reads)
+    })
 }
 
 /// The directory of caches of this user.

@@ -12,6 +12,7 @@ use crate::cli::common::interrupt::Interrupt;
 use crate::cli::common::jobs::{self, Job, SHOW_EVERY, new_bar};
 use crate::cli::common::mounts::{Mounted, mount_of};
 use crate::cli::common::output::{complain, print, print_json};
+use crate::cli::common::places::in_mount;
 use crate::cli::common::refusal::{self, Refusal, Typed};
 use crate::control::PREFIX;
 use crate::model::Result;
@@ -50,6 +51,7 @@ enum Ended {
 /// Makes requests for each path, in order, and prints their ends. Continues with the next path after a
 /// refusal, but not after Ctrl-C.
 pub(in crate::cli) fn make_all(requests: &[Request], paths: &[PathBuf], how: &How) -> Result<Outcome> {
+    let paths = &in_mount(paths)?;
     let interrupt = Interrupt::listen()?;
     let (mut outcome, mut rows) = (Outcome::Succeeded, Vec::new());
     for path in paths {

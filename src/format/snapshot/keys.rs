@@ -5,6 +5,7 @@
 //! | `tierfs.remote` | the remote's identity |
 //! | `snap/<tenant>/<collection>/<16 hex>` | manifest of this number |
 //! | `head/<tenant>/<collection>` | number of the newest manifest, a hint |
+//! | `list/<tenant>` | newest snapshots of a tenant's collections (`tenant_list.rs`), a hint |
 //! | `tag/<tenant>/<collection>/<name>` | number of a manifest that is kept |
 //! | `piece/<2 hex>/<62 hex>.<8 hex>` | a piece: BLAKE3 of its stored bytes, generation |
 //! | `gc/<16 hex>` | plan of a collection of garbage |
@@ -35,6 +36,8 @@ pub const PUSHED: &str = "tierfs.pushed";
 pub const REMOTE: &str = "tierfs.remote";
 /// The directory of the manifests.
 pub const SNAPSHOTS: &str = "snap/";
+/// The directory of the hints.
+pub const HEADS: &str = "head/";
 /// The directory of the pieces.
 pub const PIECES: &str = "piece/";
 /// The directory of the plans of collections of garbage.
@@ -76,8 +79,30 @@ impl KeyName {
 
 /// A name as it stands in keys.
 pub fn escape(name: &str) -> String {
-    let mut escaped = String::with_capacity(name.len());
     let mut kept = 0;
+    let mut escaped = escaped(name, |len| kept = if len <= KEPT_BYTES_MAX { len } else { kept });
+    if escaped.len() > ESCAPED_BYTES_MAX {
+        escaped.truncate(kept);
+        escaped.push_str(SHORTENED);
+        escaped.extend(hex(blake3::hash(name.as_bytes()).as_bytes()).chars().take(DIGEST_DIGITS));
+    }
+    escaped
+}
+
+/// A name with `%XX` as in keys, however long.
+pub fn escape_whole(name: &str) -> String {
+    escaped(name, |_| ())
+}
+
+/// The name that [`escape_whole`] makes this text of.
+pub fn unescape_whole(escaped: &str) -> Option<String> {
+    let name = String::from_utf8(decoded(escaped)?).ok()?;
+    (escape_whole(&name) == escaped).then_some(name)
+}
+
+/// A name with escapes. `grown` is told the length after each byte of the name.
+fn escaped(name: &str, mut grown: impl FnMut(usize)) -> String {
+    let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {
             escaped.push(char::from(byte));
@@ -85,14 +110,7 @@ pub fn escape(name: &str) -> String {
             // Writing to a text cannot fail.
             write!(escaped, "%{byte:02X}").unwrap_or_default();
         }
-        if escaped.len() <= KEPT_BYTES_MAX {
-            kept = escaped.len();
-        }
-    }
-    if escaped.len() > ESCAPED_BYTES_MAX {
-        escaped.truncate(kept);
-        escaped.push_str(SHORTENED);
-        escaped.extend(hex(blake3::hash(name.as_bytes()).as_bytes()).chars().take(DIGEST_DIGITS));
+        grown(escaped.len());
     }
     escaped
 }
@@ -149,7 +167,17 @@ pub fn snapshot(tenant: &str, collection: &str, number: u64) -> String {
 
 /// The hint of the newest manifest's number.
 pub fn head(tenant: &str, collection: &str) -> String {
-    format!("head/{}/{}", escape(tenant), escape(collection))
+    format!("{}{}", heads_of_tenant(tenant), escape(collection))
+}
+
+/// The directory of the hints of a tenant's collections.
+pub fn heads_of_tenant(tenant: &str) -> String {
+    format!("{HEADS}{}/", escape(tenant))
+}
+
+/// The list of a tenant's collections.
+pub fn tenant_list(tenant: &str) -> String {
+    format!("list/{}", escape(tenant))
 }
 
 /// The directory of a collection's tags.
@@ -192,16 +220,24 @@ pub fn parse_snapshot(key: &str) -> Option<(KeyName, KeyName, u64)> {
 pub fn parse_piece(key: &str) -> Option<PieceName> {
     let (first, rest) = key.strip_prefix(PIECES)?.split_once('/')?;
     let (rest, generation) = rest.split_once('.')?;
-    let is_whole = (first.len(), rest.len(), generation.len()) == (2, 62, 8);
-    let digits: Vec<u8> = first.bytes().chain(rest.bytes()).collect();
-    if !is_whole || !digits.iter().copied().chain(generation.bytes()).all(is_digit) {
+    let is_whole = (first.len(), generation.len()) == (2, 8);
+    if !is_whole || !generation.bytes().all(is_digit) {
+        return None;
+    }
+    let digest = digest(&format!("{first}{rest}"))?;
+    Some(PieceName { digest, generation: u32::from_str_radix(generation, 16).ok()? })
+}
+
+/// The digest that 64 hexadecimal digits stand for.
+pub fn digest(digits: &str) -> Option<[u8; 32]> {
+    if digits.len() != 64 || !digits.bytes().all(is_digit) {
         return None;
     }
     let mut digest = [0; 32];
-    for (byte, pair) in digest.iter_mut().zip(digits.chunks(2)) {
+    for (byte, pair) in digest.iter_mut().zip(digits.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
-    Some(PieceName { digest, generation: u32::from_str_radix(generation, 16).ok()? })
+    Some(digest)
 }
 
 #[cfg(test)]

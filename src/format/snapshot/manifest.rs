@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `TFSN` |
 //! | 4 | 2 | version 1 |
-//! | 6 | 2 | flags: 1 if it is signed |
+//! | 6 | 2 | flags: 1 if it is signed, 2 if it has [references](super::references) |
 //! | 8 | 16 | uuid of the remote |
 //! | 24 | 8 | number, from 1 |
 //! | 32 | 8 | number of the parent, 0 for none |
@@ -25,6 +25,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::difference::{BASES_MAX, BaseStretch, check_stretches};
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::pieces::PIECE_BYTES_MAX;
+use crate::format::snapshot::references::{References, ReferredPiece};
 use crate::format::snapshot::signature::{DIGEST_BYTES, SIGNATURE_BYTES, SIGNED};
 use crate::format::snapshot::wire::{read_body, write_body};
 use crate::format::zstandard::{self, Undecoded};
@@ -34,6 +35,8 @@ const MAGIC: [u8; 4] = *b"TFSN";
 const VERSION: u16 = 1;
 /// Bytes before the body.
 const HEAD_BYTES: usize = 104;
+/// The flag of a manifest with references.
+const REFERS: u16 = 2;
 /// Largest body, in bytes.
 pub const BODY_BYTES_MAX: u64 = 256 << 20;
 /// Largest manifest, in bytes.
@@ -75,6 +78,8 @@ pub struct Manifest {
     pub files: Vec<ManifestFile>,
     /// Other forms of the collection.
     pub variants: Vec<Variant>,
+    /// The pieces that are no objects of the remote; none of a log, nor of a snapshot with differences or variants.
+    pub references: Option<Box<References>>,
 }
 
 /// The snapshot before another.
@@ -335,7 +340,7 @@ impl Manifest {
             return Err(Error::corrupt("it does not begin with TFSN"));
         }
         let (version, flags) = (head.u16()?, head.u16()?);
-        if version != VERSION || flags & !SIGNED != 0 {
+        if version != VERSION || flags & !(SIGNED | REFERS) != 0 {
             let text = format!("version {version} with flags {flags:#x}, which a newer tierfs may know");
             return Err(Error::unsupported(text));
         }
@@ -352,7 +357,7 @@ impl Manifest {
         if body_bytes > BODY_BYTES_MAX {
             return Err(Error::corrupt(format!("a body of {body_bytes} bytes")));
         }
-        let signature = if flags == SIGNED { SIGNATURE_BYTES } else { 0 };
+        let signature = if flags & SIGNED != 0 { SIGNATURE_BYTES } else { 0 };
         let end = hashed.len().saturating_sub(signature);
         let frame = hashed.get(HEAD_BYTES..end).unwrap_or_default();
         let body = zstandard::decode(frame, body_bytes as usize).map_err(|undecoded| match undecoded {
@@ -382,8 +387,9 @@ impl Manifest {
             differences: Vec::new(),
             files: Vec::new(),
             variants: Vec::new(),
+            references: None,
         };
-        let manifest = read_body(&body, blank)?;
+        let manifest = read_body(&body, blank, flags & REFERS != 0)?;
         manifest.check().map_err(Error::corrupt)?;
         Ok(manifest)
     }
@@ -398,7 +404,8 @@ impl Manifest {
         }
         let frame = zstandard::encode(&body);
         let mut out = Writer::with_capacity(HEAD_BYTES + frame.len() + DIGEST_BYTES);
-        out.bytes(&MAGIC).u16(VERSION).u16(0).u128(self.remote.0).u64(self.number);
+        let flags = if self.references.is_some() { REFERS } else { 0 };
+        out.bytes(&MAGIC).u16(VERSION).u16(flags).u128(self.remote.0).u64(self.number);
         let parent = self.parent.unwrap_or(ParentSnapshot { number: 0, digest: [0; 32] });
         out.u64(parent.number).bytes(&parent.digest).u128(self.push).u64(self.created_at);
         out.u64(body.len() as u64).bytes(&frame);
@@ -458,7 +465,38 @@ impl Manifest {
             return Err("it lists too many extents".to_owned());
         }
         self.files.iter().try_for_each(|file| self.check_file(file))?;
+        self.check_references()?;
         self.check_variants()
+    }
+
+    fn check_references(&self) -> std::result::Result<(), String> {
+        let Some(references) = &self.references else { return Ok(()) };
+        if !self.differences.is_empty() || !self.variants.is_empty() {
+            return Err("it has references and differences or variants".to_owned());
+        }
+        let logs = self.files.iter().filter(|file| file.kind == FileKind::Log);
+        let mut of_logs = logs.flat_map(|log| &log.extents);
+        if of_logs.any(|extent| references.place_of(extent.piece).is_some()) {
+            return Err("its log lies elsewhere".to_owned());
+        }
+        let ascends = references.pieces.is_sorted_by(|one, next| one.piece < next.piece);
+        match references.pieces.iter().find(|referred| !self.is_reference(references, referred)) {
+            None if ascends => Ok(()),
+            wrong => {
+                Err(format!("it refers wrongly to piece {}", wrong.map_or(0, |referred| referred.piece)))
+            }
+        }
+    }
+
+    /// Whether a piece can be where a reference says, and has the name of that place unless its bytes were read.
+    fn is_reference(&self, references: &References, referred: &ReferredPiece) -> bool {
+        let piece = self.pieces.get(referred.piece as usize).filter(|it| it.encoding == PieceEncoding::Raw);
+        let Some((piece, object)) = piece.zip(references.objects.get(referred.object as usize)) else {
+            return false;
+        };
+        let (offset, len) = (referred.offset, u64::from(piece.raw));
+        offset.checked_add(len).is_some_and(|end| end <= object.bytes)
+            && (references.are_read || piece.name.digest == references.name_of(object, offset, len))
     }
 
     /// Each difference is described once, and is one from whole pieces.
@@ -526,6 +564,7 @@ impl Manifest {
         }
         if self.is_removal() {
             let is_empty = self.pieces.is_empty() && self.variants.is_empty() && self.needs.is_empty();
+            let is_empty = is_empty && self.references.is_none();
             return if is_empty { Ok(()) } else { Err("it has no files, and refers to others".to_owned()) };
         }
         if self.files.first().is_none_or(|file| file.kind != FileKind::Log) {

@@ -29,7 +29,7 @@ pub struct Signature {
 
 /// The message that is signed of a manifest, and its signature, if it has one. The manifest was parsed.
 pub fn signed(manifest: &[u8]) -> Option<(Vec<u8>, Signature)> {
-    if manifest.get(FLAGS_AT) != Some(&(SIGNED as u8)) {
+    if manifest.get(FLAGS_AT).is_none_or(|flags| u16::from(*flags) & SIGNED == 0) {
         return None;
     }
     let (rest, _) = manifest.split_last_chunk::<DIGEST_BYTES>()?;
@@ -44,7 +44,7 @@ pub fn sign(manifest: &[u8], sign: &dyn Fn(&[u8]) -> Result<Signature>) -> Resul
     let content = manifest.split_last_chunk::<DIGEST_BYTES>().map(|(content, _)| content);
     let mut signed = content.ok_or_else(|| Error::invalid("the manifest is cut off"))?.to_vec();
     match signed.get_mut(FLAGS_AT) {
-        Some(flags) if *flags == 0 => *flags = SIGNED as u8,
+        Some(flags) if u16::from(*flags) & SIGNED == 0 => *flags |= SIGNED as u8,
         _ => return Err(Error::invalid("the manifest is signed already")),
     }
     let Signature { key, bytes } = sign(&message(&signed))?;

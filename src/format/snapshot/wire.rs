@@ -15,6 +15,7 @@
 //! | files | list of (kind u8, number u64, bytes u64, mtime i64, extents) |
 //! | extents | list of varints: offset minus the end of the extent before; signed: piece minus that before; signed: offset in the piece minus where that before ended, or minus 0 in another piece; bytes |
 //! | variants | list of (name text, log u32, other own files: list of u32, recipe 32 bytes) |
+//! | references | with flag 2, as [`References`] has them |
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::snapshot::difference::{STRETCH_BYTES, read_stretch, write_stretch};
@@ -23,6 +24,7 @@ use crate::format::snapshot::manifest::{
     Described, EXTENTS_MAX, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, PIECES_MAX,
     Piece, PieceDifference, PieceEncoding, VARIANTS_MAX, Variant,
 };
+use crate::format::snapshot::references::References;
 use crate::format::values::{read_count, read_list, read_string, write_text};
 use crate::model::{Error, Result};
 
@@ -87,11 +89,14 @@ pub(super) fn write_body(manifest: &Manifest) -> Vec<u8> {
         });
         out.bytes(&variant.recipe);
     }
+    if let Some(references) = &manifest.references {
+        references.write(&mut out);
+    }
     out.into_bytes()
 }
 
 /// Reads a body into a manifest that has the fields of the head.
-pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
+pub(super) fn read_body(bytes: &[u8], head: Manifest, refers: bool) -> Result<Manifest> {
     let mut body = Reader::new(bytes);
     let (tenant, name) = (read_string(&mut body)?, read_string(&mut body)?);
     let (tenant_owner, owner) = (read_owner(&mut body)?, read_owner(&mut body)?);
@@ -120,10 +125,22 @@ pub(super) fn read_body(bytes: &[u8], head: Manifest) -> Result<Manifest> {
         let files = read_list(body, any, 4, Reader::u32)?;
         Ok(Variant { name, log, files, recipe: body.array()? })
     })?;
+    let references = if refers { Some(Box::new(References::read(&mut body)?)) } else { None };
     if body.remaining() > 0 {
         return Err(Error::corrupt(format!("{} bytes follow the body", body.remaining())));
     }
-    Ok(Manifest { collection, message, tool, needs, pieces, differences, files, variants, ..head })
+    Ok(Manifest {
+        collection,
+        message,
+        tool,
+        needs,
+        pieces,
+        differences,
+        files,
+        variants,
+        references,
+        ..head
+    })
 }
 
 /// Adds a piece, as manifests and maps of files have it.

@@ -271,6 +271,24 @@ impl Dispatcher {
             let open_flags = if is_uncached { open_flags | OpenedFlags::DIRECT } else { open_flags };
             Ok((self.vfs.attr(ino, &located), handle, open_flags))
         });
+        self.opened_new(opened, flags, reply);
+    }
+
+    /// Replies with a file that was created without a name, and opened.
+    pub fn created_nameless(&self, made: Result<Ino>, flags: OpenFlags, reply: Reply) {
+        let made = made.map_err(|error| match error.kind() {
+            // No file has its place here.
+            ErrorKind::Denied => Error::new(ErrorKind::NotSupported, error.to_string()),
+            _ => error,
+        });
+        let opened = made.and_then(|ino| {
+            let (handle, open_flags) = self.open_handle(ino, flags)?;
+            Ok((self.vfs.stat(ino)?, handle, open_flags))
+        });
+        self.opened_new(opened, flags, reply);
+    }
+
+    fn opened_new(&self, opened: Result<(Attr, Handle, OpenedFlags)>, flags: OpenFlags, reply: Reply) {
         match opened {
             Ok((attr, handle, open_flags)) => {
                 let handle = self.handles.insert(handle, self.record(attr.ino.own(), flags));

@@ -15,6 +15,11 @@ impl Dispatcher {
     /// Replies with bytes of an open file.
     pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, mut reply: Reply) {
         let Some(place) = reply.place(size) else { return reply.error(errno::TOO_LONG) };
+        if let Handle::File(file, ..) = open
+            && !flags.is_direct()
+        {
+            file.note_pages();
+        }
         let mut read = || self.read_into(open, offset, place);
         let count = match if flags.is_direct() { past_cache(read) } else { read() } {
             Ok(count) => count,

@@ -9,11 +9,13 @@ use crate::fs::answer::caller::Caller;
 use crate::fs::answer::dispatcher::{About, Dispatcher, Durable, EntryTimes, LookupBegun};
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{
-    AllocateFlags, Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation,
+    AllocateFlags, CopyRange, Forgotten, ForgottenInode, Listing, OpenFlags, Opened, OpenedFlags, Operation,
     RenameFlags, Reply, Request, Service, SetAttributes, SetTime, Space,
 };
 use crate::fs::state::earlier::Before;
+use crate::fs::state::failure::guarded;
 use crate::fs::state::handles::Handle;
+use crate::fs::state::in_progress;
 use crate::fs::state::times::type_bits;
 use crate::model::{Error, ErrorKind, NAME_BYTES_MAX, Result};
 use crate::store::disk::files::past_cache;
@@ -21,7 +23,7 @@ use crate::store::is_program_attribute;
 use crate::store::now_nanoseconds;
 use crate::trace;
 use crate::vfs::open::SetAttr;
-use crate::vfs::{Allocate, ChildName, Ino, Kind, Listed, Located, Place};
+use crate::vfs::{Allocate, ChildName, Ino, Invalidation, Kind, Listed, Located, Place, Whence};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 /// The events for which files are always ready.
@@ -35,6 +37,9 @@ struct Write<'a> {
     kills_setid: bool,
     flags: OpenFlags,
 }
+
+/// Bytes of a page of the kernel's page cache.
+const PAGE_BYTES: usize = 4096;
 
 impl Service for Dispatcher {
     fn answer(&self, request: Request<'_>, reply: Reply) {
@@ -72,15 +77,16 @@ impl Service for Dispatcher {
             Operation::MakeDirectory { name, mode, umask } => {
                 self.measured(Counted::Mkdir, child(name), || {
                     let made = self.vfs.make_directory(node, name, mode & !umask, by.owner());
-                    self.made("mkdir", reply, made);
+                    self.made("mkdir", reply, self.noted(user, child(name), "make", made));
                 });
             }
             Operation::Unlink { name } => {
-                self.measured(Counted::Unlink, child(name), || self.unlink(child(name), reply));
+                self.measured(Counted::Unlink, child(name), || self.unlink(user, child(name), reply));
             }
             Operation::RemoveDirectory { name } => {
                 self.measured(Counted::Rmdir, child(name), || {
-                    self.done("rmdir", reply, self.vfs.remove_directory(node, name, by.user));
+                    let removed = self.vfs.remove_directory(node, name, user);
+                    self.done("rmdir", reply, self.noted(user, child(name), "remove", removed));
                 });
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
@@ -91,7 +97,7 @@ impl Service for Dispatcher {
             }
             Operation::Link { node: target, new_name } => {
                 self.measured(Counted::Link, child(new_name), || {
-                    self.made("link", reply, self.vfs.link(target.own(), node, new_name));
+                    self.link(user, target.own(), child(new_name), reply);
                 });
             }
             Operation::Open { flags } => {
@@ -100,7 +106,13 @@ impl Service for Dispatcher {
             Operation::Create { name, mode, umask, flags } => {
                 self.measured(Counted::Create, child(name), || {
                     let made = self.vfs.create(node, name, mode & !umask, by.owner());
-                    self.created(made, flags, reply);
+                    self.created(self.noted(user, child(name), "make", made), flags, reply);
+                });
+            }
+            Operation::CreateNameless { mode, umask, flags } => {
+                self.measured(Counted::Create, node, || {
+                    let made = self.vfs.create_nameless(node, mode & !umask, by.owner());
+                    self.created_nameless(made, flags, reply);
                 });
             }
             Operation::Read { handle, offset, size, flags } => {
@@ -113,6 +125,12 @@ impl Service for Dispatcher {
             }
             Operation::Allocate { handle, offset, bytes, flags } => {
                 self.measured(Counted::Write, node, || self.allocate(handle, offset, bytes, flags, reply));
+            }
+            Operation::Seek { handle, offset, whence } => {
+                self.measured(Counted::Lseek, node, || self.seek(handle, offset, whence, reply));
+            }
+            Operation::CopyRange(range) => {
+                self.measured(Counted::CopyFileRange, node, || self.copy_range(user, range, reply));
             }
             Operation::Flush { handle } => {
                 self.measured(Counted::Flush, node, || match self.file(handle) {
@@ -190,6 +208,13 @@ impl Service for Dispatcher {
     }
 }
 
+/// Whether any page of a write, or its part in a page, is zeros.
+fn has_page_of_zeros(offset: u64, data: &[u8]) -> bool {
+    let until = PAGE_BYTES - (offset % PAGE_BYTES as u64) as usize;
+    let (first, rest) = data.split_at(until.min(data.len()));
+    std::iter::once(first).chain(rest.chunks(PAGE_BYTES)).any(|part| part.iter().all(|byte| *byte == 0))
+}
+
 impl Dispatcher {
     fn done(&self, doing: &str, reply: Reply, done: Result<()>) {
         match done {
@@ -200,6 +225,10 @@ impl Dispatcher {
 
     fn lookup(&self, by: Caller, child: ChildName<'_>, reply: Reply) {
         let asked = LookupBegun { thread: by.thread, changes: self.names.changes() };
+        if let Some(attr) = self.vfs.look_up_unopened(child.parent, child.name) {
+            let times = self.entry_times(&attr, || self.names.may_be_cached(asked.changes));
+            return reply.entry(&self.times.entry(&attr, times.name_for, times.attributes_for));
+        }
         let tagged = self.vfs.look_up_tag(by.user, child.parent, child.name);
         let found = tagged.unwrap_or_else(|| self.look_up(by.thread, child.parent, child.name));
         if let Ok((ino, Located::Form(view))) = &found
@@ -225,6 +254,11 @@ impl Dispatcher {
             }
             found => self.named(reply, asked, found),
         }
+    }
+
+    /// Keeps the reason of a refusal, which a user may ask the directory for.
+    fn noted<T>(&self, user: u32, at: ChildName<'_>, doing: &str, done: Result<T>) -> Result<T> {
+        done.inspect_err(|error| control::note_refused_name(&self.mounted, user, at, doing, error))
     }
 
     fn forget(&self, inodes: impl IntoIterator<Item = ForgottenInode>, reply: Reply) {
@@ -266,6 +300,7 @@ impl Dispatcher {
         let (name, target) = (name.to_owned(), target.to_owned());
         self.recognizing(tenant, "symlink", move |dispatcher| {
             let made = dispatcher.vfs.symlink(parent, &name, &target, by.owner());
+            let made = dispatcher.noted(by.user, ChildName { parent, name: &name }, "make", made);
             dispatcher.made("symlink", reply, made);
         });
     }
@@ -281,16 +316,31 @@ impl Dispatcher {
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(errno::NO_DEVICES);
         }
-        self.made("mknod", reply, self.vfs.create(parent, name, mode & !umask, by.owner()));
+        let made = self.vfs.create(parent, name, mode & !umask, by.owner());
+        self.made("mknod", reply, self.noted(by.user, ChildName { parent, name }, "make", made));
     }
 
-    fn unlink(&self, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
+    fn link(&self, user: u32, target: Ino, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
+        // Its first name tells the content of a file that was made without one.
+        let is_nameless = self.vfs.unlinked_open_file(target).is_some();
+        let tenant = if is_nameless { self.recognized_by_names(parent, &[name]) } else { None };
+        let name = name.to_owned();
+        self.recognizing(tenant, "link", move |dispatcher| {
+            let made = dispatcher.vfs.link(target, parent, &name);
+            let made = dispatcher.noted(user, ChildName { parent, name: &name }, "make", made);
+            dispatcher.made("link", reply, made);
+        });
+    }
+
+    fn unlink(&self, user: u32, ChildName { parent, name }: ChildName<'_>, reply: Reply) {
         // The next name of a file may tell its content.
         let tenant = self.recognized_by_names(parent, &[name]);
         let name = name.to_owned();
         self.recognizing(tenant, "unlink", move |dispatcher| {
             let from = ChildName { parent, name: &name };
-            dispatcher.name_gone("unlink", reply, from, || dispatcher.vfs.unlink(parent, &name));
+            dispatcher.name_gone("unlink", reply, from, || {
+                dispatcher.noted(user, from, "remove", dispatcher.vfs.unlink(parent, &name))
+            });
         });
     }
 
@@ -354,6 +404,10 @@ impl Dispatcher {
     ) {
         let Some(open_file) = self.file(handle) else { return self.act(user, handle, data, reply) };
         self.handles.get(handle).iter().for_each(|open| open.writes());
+        if !flags.is_direct() && has_page_of_zeros(offset, data) {
+            // The kernel keeps the page, and a program may map it, though zeros may stay a hole here.
+            open_file.note_pages();
+        }
         let write = || self.write_from(&open_file, node, offset, data, kills_setid);
         match if flags.is_direct() { past_cache(write) } else { write() } {
             Ok(()) => {
@@ -372,6 +426,58 @@ impl Dispatcher {
         match self.vfs.allocate(&open_file, offset, bytes, Allocate::of(flags.zeroes(), flags.keeps_size())) {
             Ok(()) => reply.ok(),
             Err(error) => self.write_refused(&open_file, reply, &error),
+        }
+    }
+
+    /// Copies on a thread of its own, since that may take a while.
+    fn copy_range(&self, user: u32, range: CopyRange, reply: Reply) {
+        let CopyRange { from_handle, from_offset, to_node, to_handle, to_offset, is_wide, flags, .. } = range;
+        // A shorter number has no room for more.
+        let bytes = if is_wide { range.bytes } else { range.bytes.min(u64::from(u32::MAX)) };
+        // The kernel copies from files of forms and of controls itself.
+        let (Some(from), Some(to)) = (self.file(from_handle), self.file(to_handle)) else {
+            return reply.error(errno::UNSUPPORTED);
+        };
+        if flags != 0 {
+            return reply.error(errno::NO_SUCH_FLAG);
+        }
+        self.handles.get(to_handle).iter().for_each(|open| open.writes());
+        let dispatcher = self.clone();
+        in_progress::on_own_thread(move || {
+            guarded(&dispatcher.mounted, "copy_file_range", || {
+                let copied = dispatcher.vfs.copy_range(&from, from_offset, &to, to_offset, bytes);
+                let nothing = Invalidation::default();
+                dispatcher.invalidator.invalidate_meanwhile(&dispatcher.vfs, nothing);
+                let done = copied.and_then(|bytes| {
+                    // The kernel asks for that with writes only.
+                    if user == 0 {
+                        Ok(bytes)
+                    } else {
+                        dispatcher.drop_privilege(to_node.own()).map(|()| bytes)
+                    }
+                });
+                match done {
+                    Ok(bytes) => {
+                        trace::note_bytes(bytes);
+                        reply.copied(bytes, is_wide);
+                    }
+                    Err(error) => dispatcher.write_refused(&to, reply, &error),
+                }
+            });
+        });
+    }
+
+    fn seek(&self, handle: u64, offset: u64, whence: u32, reply: Reply) {
+        let Some(whence) = Whence::of(whence) else { return reply.error(errno::NO_SUCH_FLAG) };
+        let found = match self.handles.get(handle).as_deref() {
+            Some(Handle::File(open_file, ..)) => self.vfs.seek(open_file, offset, whence),
+            Some(Handle::Form(form, _)) => Ok(whence.in_bytes(offset, form.bytes())),
+            _ => return reply.error(errno::BAD_HANDLE),
+        };
+        match found {
+            Ok(Some(found)) => reply.offset(found),
+            Ok(None) => reply.error(errno::BEHIND_END),
+            Err(error) => reply.error(self.failed("lseek", &error)),
         }
     }
 

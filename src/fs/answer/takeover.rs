@@ -44,18 +44,30 @@ impl Dispatcher {
         if !self.handles.has_left() {
             return Ok(());
         }
-        let (handle, is_needed) = match request.operation {
+        let (handle, is_needed) = match &request.operation {
             Operation::Read { handle, .. }
             | Operation::Write { handle, .. }
             | Operation::Allocate { handle, .. }
-            | Operation::Poll { handle, .. } => (handle, true),
+            | Operation::Seek { handle, .. }
+            | Operation::Poll { handle, .. } => (*handle, true),
+            Operation::CopyRange(range) => {
+                self.prepare_handle(range.from_handle, true, false)?;
+                (range.to_handle, true)
+            }
             // Of a file that was only read there is nothing to flush.
-            Operation::Flush { handle } | Operation::Fsync { handle } => (handle, false),
-            Operation::GetAttributes { handle: Some(handle) } => (handle, false),
+            Operation::Flush { handle } | Operation::Fsync { handle } => (*handle, false),
+            Operation::GetAttributes { handle: Some(handle) } => {
+                return self.prepare_handle(*handle, false, true);
+            }
             _ => return Ok(()),
         };
+        self.prepare_handle(handle, is_needed, false)
+    }
+
+    /// Opens the file of a handle again. `is_needed` if the request cannot be answered without it, `is_query` if it asks
+    /// only for attributes.
+    fn prepare_handle(&self, handle: u64, is_needed: bool, is_query: bool) -> Result<(), Errno> {
         let Entry::Left(record) = self.handles.find(handle) else { return Ok(()) };
-        let is_query = matches!(request.operation, Operation::GetAttributes { .. });
         match self.reopen(&record) {
             Err(error) if is_needed || (writes(&record) && !is_query) => {
                 Err(failed(&self.mounted, "open again", &error))

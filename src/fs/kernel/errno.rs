@@ -21,6 +21,8 @@ pub(in crate::fs) const TOO_SHORT: Errno = Errno(libc::ERANGE);
 pub(in crate::fs) const BAD_HANDLE: Errno = Errno(libc::EBADF);
 /// The call has an unknown flag.
 pub(in crate::fs) const NO_SUCH_FLAG: Errno = Errno(libc::EINVAL);
+/// The offset lies behind the last data, or at or behind the end of the file.
+pub(in crate::fs) const BEHIND_END: Errno = Errno(libc::ENXIO);
 /// Files have no such operation.
 pub(in crate::fs) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 /// The path is a file where a directory is required.

@@ -11,10 +11,8 @@ use super::service::Service;
 
 /// A request of as many bytes is long. Only writes are.
 pub(super) const LONG_BYTES: usize = 64 << 10;
-/// Threads at a time. They mostly wait for the disk, or copy.
-const THREADS_MAX: usize = 16;
 /// Requests that wait for a thread. More are answered by the thread that has read them.
-const WAITING_MAX: usize = THREADS_MAX;
+const WAITING_MAX: usize = 16;
 /// A thread without work ends after this time.
 const REST: Duration = Duration::from_secs(10);
 
@@ -67,9 +65,16 @@ struct Queue {
     is_ending: bool,
 }
 
+/// Threads at a time. They copy, or wait for the disk. More of them than that would keep the threads that read requests
+/// from a core, and with these the short requests.
+fn threads_max() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(2).clamp(4, 16)
+}
+
 /// The long requests, and the threads that answer them. These start when they are needed.
 pub(super) struct LongRequests<S> {
     service: Arc<S>,
+    threads_max: usize,
     queue: Mutex<Queue>,
     /// Notified of a request, and of the end.
     arrived: Condvar,
@@ -81,6 +86,7 @@ impl<S: Service> LongRequests<S> {
     pub fn new(service: Arc<S>) -> Arc<LongRequests<S>> {
         Arc::new(LongRequests {
             service,
+            threads_max: threads_max(),
             queue: Mutex::default(),
             arrived: Condvar::new(),
             ended: Condvar::new(),
@@ -106,7 +112,7 @@ impl<S: Service> LongRequests<S> {
 
     /// Starts a thread for the next request unless one waits. `false` if no thread waits and none can be started.
     fn start(self: &Arc<Self>, queue: &mut Queue) -> bool {
-        if queue.threads >= THREADS_MAX {
+        if queue.threads >= self.threads_max {
             return true;
         }
         let long = self.clone();

@@ -40,7 +40,7 @@ pub(super) mod session;
 
 pub use reply::{Attributes, Entry, Listing, Opened, OpenedFlags, Reply, Space};
 pub use request::{
-    AllocateFlags, AttributeFlags, Forgotten, ForgottenInode, Malformed, OpenFlags, Operation,
+    AllocateFlags, AttributeFlags, CopyRange, Forgotten, ForgottenInode, Malformed, OpenFlags, Operation,
     REQUEST_HEADER_BYTES, RenameFlags, Request, SetAttributes, SetTime,
 };
 pub use sender::{REPLY_HEADER_BYTES, ReplyHeader, Route, Sender, TRANSFER_BYTES_MAX, ToDevice};

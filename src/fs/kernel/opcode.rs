@@ -36,6 +36,12 @@ pub(super) const BATCH_FORGET: u32 = 42;
 pub(super) const FALLOCATE: u32 = 43;
 pub(super) const READDIRPLUS: u32 = 44;
 pub(super) const RENAME2: u32 = 45;
+pub(super) const LSEEK: u32 = 46;
+pub(super) const COPY_FILE_RANGE: u32 = 47;
+/// Since protocol 7.37.
+pub(super) const TMPFILE: u32 = 51;
+/// Since protocol 7.45. Older kernels, and newer ones after a reply that it is not served, send the one before.
+pub(super) const COPY_FILE_RANGE_64: u32 = 53;
 
 /// Whether the kernel waits for a reply to a request of this kind.
 pub(super) fn has_reply(opcode: u32) -> bool {

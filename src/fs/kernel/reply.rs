@@ -381,6 +381,19 @@ impl Reply {
         self.number(events);
     }
 
+    /// Replies with the number of bytes that were copied, as the request has it.
+    pub fn copied(self, bytes: u64, is_wide: bool) {
+        match u32::try_from(bytes) {
+            Ok(bytes) if !is_wide => self.number(bytes),
+            _ => self.send(&bytes.to_ne_bytes()),
+        }
+    }
+
+    /// Replies with an offset in a file.
+    pub fn offset(self, offset: u64) {
+        self.send(&offset.to_ne_bytes());
+    }
+
     /// A number, and four bytes that are not used.
     fn number(self, number: u32) {
         let body: [u8; 8] = Structure::new().u32(number).u32(0).done();

@@ -93,6 +93,11 @@ pub enum Operation<'a> {
         umask: u32,
         flags: OpenFlags,
     },
+    CreateNameless {
+        mode: u32,
+        umask: u32,
+        flags: OpenFlags,
+    },
     Read {
         handle: u64,
         offset: u64,
@@ -112,6 +117,12 @@ pub enum Operation<'a> {
         bytes: u64,
         flags: AllocateFlags,
     },
+    Seek {
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyRange(CopyRange),
     Flush {
         handle: u64,
     },
@@ -203,6 +214,21 @@ pub struct SetAttributes {
     pub bytes: Option<u64>,
     pub accessed: Option<SetTime>,
     pub modified: Option<SetTime>,
+}
+
+/// A copy from one open file to another. The node of the request is the one that is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyRange {
+    pub from_handle: u64,
+    pub from_offset: u64,
+    pub to_node: Ino,
+    pub to_handle: u64,
+    pub to_offset: u64,
+    pub bytes: u64,
+    /// Flags of copy_file_range(2), which defines none: a call with a flag is refused.
+    pub flags: u64,
+    /// Whether the reply has a number of 64 bits.
+    pub is_wide: bool,
 }
 
 /// The flags of open(2).
@@ -452,6 +478,14 @@ impl<'a> Arguments<'a> {
         Ok(Operation::Write { handle, offset, data: self.rest(size)?, kills_setid, flags })
     }
 
+    /// `struct fuse_copy_file_range_in`.
+    fn copy_range(&mut self, is_wide: bool) -> Result<CopyRange, Wrong> {
+        let (from_handle, from_offset) = (self.u64()?, in_a_file(self.u64()?)?);
+        let (to_node, to_handle, to_offset) = (self.node()?, self.u64()?, in_a_file(self.u64()?)?);
+        let (bytes, flags) = (self.u64()?, self.u64()?);
+        Ok(CopyRange { from_handle, from_offset, to_node, to_handle, to_offset, bytes, flags, is_wide })
+    }
+
     /// `struct fuse_batch_forget_in`, and the inodes.
     fn forgotten(&mut self) -> Result<Forgotten<'a>, Wrong> {
         let count = self.u32()? as usize;
@@ -534,6 +568,13 @@ impl<'a> Operation<'a> {
                 from.skip(4)?;
                 Operation::Create { name: from.name()?, mode, umask, flags }
             }
+            opcode::TMPFILE => {
+                let (flags, mode, umask) = (from.flags()?, from.u32()?, from.u32()?);
+                from.skip(4)?;
+                // The name of the kernel's own entry, which is that of no file.
+                from.text()?;
+                Operation::CreateNameless { mode, umask, flags }
+            }
             opcode::READ => {
                 let (handle, offset, size, flags) = from.read()?;
                 Operation::Read { handle, offset: in_a_file(offset)?, size, flags }
@@ -546,6 +587,14 @@ impl<'a> Operation<'a> {
                 from.skip(4)?;
                 Operation::Allocate { handle, offset: in_a_file(offset)?, bytes, flags }
             }
+            opcode::LSEEK => {
+                let (handle, offset, whence) = (from.u64()?, in_a_file(from.u64()?)?, from.u32()?);
+                // Padding.
+                from.skip(4)?;
+                Operation::Seek { handle, offset, whence }
+            }
+            opcode::COPY_FILE_RANGE => Operation::CopyRange(from.copy_range(false)?),
+            opcode::COPY_FILE_RANGE_64 => Operation::CopyRange(from.copy_range(true)?),
             opcode::FLUSH => {
                 let handle = from.u64()?;
                 // Padding and the owner of locks.

@@ -23,9 +23,9 @@ pub struct Written<'a> {
     pub file: &'a Arc<dyn File>,
     /// Where it lies, in order and without gaps.
     pub stretches: Vec<Stretch>,
-    /// The object that has these bytes, if it is the only one; its known checksums are reused. Nobody writes to it
-    /// meanwhile.
-    pub object: Option<Arc<Object>>,
+    /// The objects that have these bytes, one after the other, or none; their known checksums are reused. Nobody writes to
+    /// them meanwhile.
+    pub objects: Vec<Arc<Object>>,
 }
 
 /// How a file is cut.
@@ -33,6 +33,8 @@ pub(in crate::ingest) struct Cutting<'a> {
     written: &'a Written<'a>,
     bytes: u64,
     objects: Vec<CutObject>,
+    /// Where the objects of the written file begin in it.
+    begins: Vec<u64>,
 }
 
 /// An object of a cut file, before its blocks are described.
@@ -74,7 +76,17 @@ impl<'a> Cutting<'a> {
             let steps = steps(stretches, &bytes, block_bytes, extent);
             CutObject { dtype, block_bytes, bytes, extent, steps }
         };
-        Cutting { written, bytes: recognized.bytes, objects: recognized.parts.iter().map(of_part).collect() }
+        let begins = written.objects.iter().scan(0, |end, object| {
+            let begin = *end;
+            *end += object.bytes();
+            Some(begin)
+        });
+        Cutting {
+            written,
+            bytes: recognized.bytes,
+            objects: recognized.parts.iter().map(of_part).collect(),
+            begins: begins.collect(),
+        }
     }
 
     /// How many bytes are copied.
@@ -144,12 +156,16 @@ impl<'a> Cutting<'a> {
         Ok(stored)
     }
 
-    /// The checksums of the blocks of a step. Blocks that agree with blocks of the object take theirs from
+    /// The checksums of the blocks of a step. Blocks that agree with blocks of an object take theirs from
     /// it; the others are read.
     fn checksums(&self, step: &Step, block_bytes: u32) -> Result<Vec<u32>> {
         let mut checksums = Vec::with_capacity(step.blocks(block_bytes) as usize);
         let end_of = |at: u64| (at + u64::from(block_bytes)).min(step.bytes.end);
-        let known = |at: u64| self.written.object.as_ref()?.known_checksum(at, (end_of(at) - at) as usize);
+        let known = |at: u64| {
+            let place = self.begins.partition_point(|begin| *begin <= at).checked_sub(1)?;
+            let (object, begin) = (self.written.objects.get(place)?, self.begins.get(place)?);
+            object.known_checksum(at - begin, (end_of(at) - at) as usize)
+        };
         let mut chunk = Vec::new();
         let mut at = step.bytes.start;
         while at < step.bytes.end {

@@ -19,6 +19,7 @@ pub(in crate::ingest) struct Uncommitted<'a> {
 impl<'a> Uncommitted<'a> {
     /// Creates an empty one.
     pub fn new(collection: &'a Collection) -> Uncommitted<'a> {
+        collection.publishing_begins();
         Uncommitted { collection, data_files: Vec::new(), objects: Vec::new() }
     }
 
@@ -58,6 +59,14 @@ impl<'a> Uncommitted<'a> {
 
 impl Drop for Uncommitted<'_> {
     fn drop(&mut self) {
+        self.remove_rest();
+        self.collection.publishing_ends();
+    }
+}
+
+impl Uncommitted<'_> {
+    /// Removes what no batch names.
+    fn remove_rest(&self) {
         if self.data_files.is_empty() && self.objects.is_empty() {
             // All of these were committed.
             return;

@@ -1,7 +1,9 @@
 //! Finds the files below paths, and their targets.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,9 @@ use crate::ingest::find::provenance::place;
 use crate::ingest::find::store_paths::identity;
 use crate::ingest::find::target::Target;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::Identity;
+use crate::store::Elsewhere;
+use crate::store::disk::files::open_source;
+use crate::store::disk::{File, Identity};
 
 /// A file to import.
 #[derive(Clone, Debug)]
@@ -35,6 +39,36 @@ pub(in crate::ingest) struct Found {
     /// Identifies its blob, if it is a file of a hub cache. A blob never changes, and the collection
     /// stores it once for all of its names.
     pub blob: Option<String>,
+    /// The file itself, if it lies elsewhere than on this machine.
+    pub elsewhere: Option<GivenFile>,
+}
+
+/// A file that lies elsewhere.
+#[derive(Clone)]
+pub(in crate::ingest) struct GivenFile {
+    file: Arc<dyn File>,
+    /// Identifies its bytes, as the blob of a file of a hub cache does.
+    bytes_name: String,
+    /// The SHA-256 that it must have, if somebody says it.
+    pub sha256: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for GivenFile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("GivenFile").field("sha256", &self.sha256).finish_non_exhaustive()
+    }
+}
+
+impl Found {
+    /// Opens it.
+    pub fn open(&self) -> io::Result<Arc<dyn File>> {
+        self.elsewhere.as_ref().map_or_else(|| open_source(&self.source), |given| Ok(given.file.clone()))
+    }
+
+    /// Identifies its bytes, if something else than its modification time does.
+    pub fn bytes_name(&self) -> Option<&String> {
+        self.elsewhere.as_ref().map(|given| &given.bytes_name).or(self.blob.as_ref())
+    }
 }
 
 /// A symbolic link to make.
@@ -132,6 +166,24 @@ pub(in crate::ingest) fn files(paths: &[PathBuf], revisions: &Revisions, mounts:
     Ok(walked)
 }
 
+/// Files that lie elsewhere, all of one place.
+pub(in crate::ingest) fn elsewhere(root: &str, files: Vec<Elsewhere>) -> Walked {
+    let root: Arc<[u8]> = root.as_bytes().into();
+    let given = |Elsewhere { path, file, mtime, identity, sha256 }: Elsewhere| {
+        let bytes = file.len().ok()?;
+        let (name, directories) = path.split_last()?;
+        let target = Target { directories: directories.to_vec(), name: name.clone() };
+        let source = PathBuf::from(format!("{}/{}", String::from_utf8_lossy(&root), target.path()));
+        let elsewhere = Some(GivenFile { file, bytes_name: place(b"", &identity), sha256 });
+        let (real, identity, root) = (source.clone(), Identity::default(), root.clone());
+        Some(Found { source, real, target, bytes, mtime, identity, root, blob: None, elsewhere })
+    };
+    let mut found: Vec<Found> = files.into_iter().filter_map(given).collect();
+    // Models say which tensors their data files have.
+    found.sort_by_key(|found| !found.target.name.ends_with(b".onnx"));
+    Walked { found, roots: vec![root], ..Walked::default() }
+}
+
 /// The given files in the given order, independent of their names.
 pub(in crate::ingest) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Walked> {
     let shard = |path: &PathBuf| {
@@ -168,6 +220,7 @@ fn found(
         identity: identity(metadata),
         root: root.clone(),
         blob: is_blob.then(|| place(b"", real.as_os_str().as_bytes())),
+        elsewhere: None,
         real,
     }
 }

@@ -3,25 +3,26 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::files::shard_index;
-use crate::ingest::bytes::options::{Options, Origin, Report};
+use crate::ingest::bytes::options::{Options, Report};
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::room;
 use crate::ingest::find::provenance::place_of;
 use crate::ingest::find::shard_order::shards_in_order;
-use crate::ingest::find::store_paths::{StoreFiles, identity};
+use crate::ingest::find::store_paths::StoreFiles;
 use crate::ingest::find::target::Target;
-use crate::ingest::find::walk::{Found, Mounts, Walked, files, mtime, shards};
+use crate::ingest::find::walk::{Found, Mounts, Walked, elsewhere, files, shards};
 use crate::ingest::job::import_file::import_file;
 use crate::ingest::job::import_shards::{Shard, import_joined};
 use crate::ingest::job::manifest::Manifest;
 use crate::ingest::job::missing_shards::note_of_missing;
+use crate::ingest::job::origins::{now, origin, origin_of};
 use crate::ingest::job::request::Request;
 use crate::ingest::job::sum::{Action, Listed, Sum};
+use crate::ingest::job::versions::KeptVersions;
 use crate::ingest::publish::compare::{Compare, Comparison, node_at};
 use crate::ingest::publish::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::publish::mend::{Damage, Mended};
@@ -30,8 +31,8 @@ use crate::ingest::publish::tags::add_tags;
 use crate::model::{Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner, Progress, Result};
 use crate::store::Use;
 use crate::store::disk::Identity;
-use crate::store::disk::files::{FileDisk, open_source};
-use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, now_nanoseconds, show_plain_names};
+use crate::store::disk::files::FileDisk;
+use crate::store::{Collection, Elsewhere, Event, EventKind, ROOT, Store, Touched, show_plain_names};
 
 pub trait Watch: Progress {
     /// The import of a file begins.
@@ -46,6 +47,10 @@ pub trait Watch: Progress {
     fn skipped(&self, _source: &str, _why: &str) {}
     /// A remark about a file.
     fn noted(&self, _path: &str, _note: &str) {}
+    /// Records the bytes that programs have written to open files of a collection.
+    fn flush(&self, _collection: &Arc<Collection>) -> Result<()> {
+        Ok(())
+    }
     /// Frees the space of what was removed. Whether there was any.
     fn make_room(&self, store: &Store) -> bool {
         store.make_room()
@@ -97,6 +102,13 @@ impl Plan {
         }
         let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
         Ok(Plan { request, options, walked, manifest, stores })
+    }
+
+    /// The same for files that lie elsewhere, below one URL.
+    pub fn of_elsewhere(request: Request, url: &str, files: Vec<Elsewhere>) -> Result<Plan> {
+        let walked = elsewhere(url, files);
+        let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
+        Ok(Plan { options: request.options()?, request, walked, manifest, stores: None })
     }
 
     pub fn request(&self) -> &Request {
@@ -199,9 +211,11 @@ impl Plan {
                 Ok(())
             })?;
         }
+        let kept = KeptVersions { store, collection: &collection, request: &self.request, watch };
+        kept.before(sum)?;
         let job =
             ImportJob { plan: self, store, collection: &collection, owner, options: &options, watch, finish };
-        let ran = job.all(sum);
+        let ran = job.all(sum).and_then(|()| kept.after(sum));
         if sum.files + sum.linked + sum.mended + sum.removed > 0 || ran.is_err() {
             let (path, cause) = (collection.path(), format!("import, user {}", owner.uid));
             let text = match &ran {
@@ -338,6 +352,7 @@ impl Plan {
         found: &Found,
     ) -> Result<Comparison> {
         let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
+        let sha256 = sha256.or(found.elsewhere.as_ref().and_then(|given| given.sha256));
         compare.compare(collection, found, sha256)
     }
 
@@ -521,13 +536,11 @@ impl ImportJob<'_> {
         };
         watch.began(&found.target.path());
         sum.note_changed(collection, &found.target);
-        if let Some(node) = blobs.get(found) {
-            let metadata = fs::metadata(&found.source);
-            let origin = metadata.map(|metadata| origin(&metadata, self.owner, None));
-            if link(collection, node, found, &origin.map_err(|error| Error::io("reading it", error))?)? {
-                watch.advance(found.bytes);
-                return Ok(Some(Done { action: Action::Link, report: Report::default() }));
-            }
+        if let Some(node) = blobs.get(found)
+            && link(collection, node, found, &origin_of(found, self.owner, None)?)?
+        {
+            watch.advance(found.bytes);
+            return Ok(Some(Done { action: Action::Link, report: Report::default() }));
         }
         let report = with_room(store, found.bytes, watch, || self.one(found))?;
         Ok(Some(Done { action, report }))
@@ -587,7 +600,7 @@ impl ImportJob<'_> {
         let ImportJob { plan, collection, .. } = *self;
         let damage = plan.damage(&compared, Some(collection))?.filter(|damage| !damage.is_none());
         let Some(damage) = damage else { return Ok((compared, false)) };
-        let source = open_source(&found.source).map_err(|error| Error::io("opening it", error))?;
+        let source = found.open().map_err(|error| Error::io("opening it", error))?;
         let mended = damage.mend(&*source)?;
         collection.sync()?;
         if mended == Mended::NotAll {
@@ -603,23 +616,24 @@ impl ImportJob<'_> {
 
     fn one(&self, found: &Found) -> Result<Report> {
         let ImportJob { plan, collection, watch, .. } = *self;
-        // Mounts may have changed since the files were found.
-        Mounts::read()?.refuse_ours("source", &found.source)?;
+        if found.elsewhere.is_none() {
+            // Mounts may have changed since the files were found.
+            Mounts::read()?.refuse_ours("source", &found.source)?;
+        }
         let sha256 = plan.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
         let failed = |error| Error::io("opening it", error);
-        let source = open_source(&found.source).map_err(failed)?;
-        let metadata = fs::metadata(&found.source).map_err(failed)?;
+        let (source, origin) = (found.open().map_err(failed)?, origin_of(found, self.owner, sha256)?);
         let in_place = match &plan.stores {
             Some(stores) => {
                 let real = fs::canonicalize(&found.source).map_err(failed)?;
-                stores.refuse(&found.source, &real, identity(&metadata))?;
+                stores.refuse(&found.source, &real, found.identity)?;
                 Some(real.into_os_string().into_vec())
             }
             None => None,
         };
-        let places = [place_of(&found.root, &found.target)].into_iter().chain(found.blob.clone()).collect();
+        let places =
+            [place_of(&found.root, &found.target)].into_iter().chain(found.bytes_name().cloned()).collect();
         let options = Options { in_place, places, ..self.options.clone() };
-        let origin = origin(&metadata, self.owner, sha256);
         import_file(collection, self.store.settings(), &found.target, &source, &origin, &options, watch)
     }
 
@@ -762,21 +776,5 @@ impl<'a> Blobs<'a> {
     fn get(&self, found: &Found) -> Option<EntryId> {
         let there = self.0.get(&found.identity).filter(|_| found.blob.is_some())?;
         there.iter().find(|(name, _)| may_share(name, &found.target.name)).map(|(_, node)| *node)
-    }
-}
-
-/// Attributes of entries that an import creates now.
-fn now(owner: Owner) -> Origin {
-    let now = now_nanoseconds();
-    Origin { mode: 0o777, owner, atime: now, mtime: now, sha256: None }
-}
-
-fn origin(metadata: &fs::Metadata, owner: Owner, sha256: Option<[u8; 32]>) -> Origin {
-    Origin {
-        mode: metadata.mode() & crate::model::PERMISSIONS,
-        owner,
-        atime: metadata.atime().saturating_mul(1_000_000_000).saturating_add(metadata.atime_nsec()),
-        mtime: mtime(metadata),
-        sha256,
     }
 }

@@ -171,7 +171,7 @@ pub fn arrive_shaped(
 
 /// How a file arrives, and under which name. One that programs still write is exact, whatever is set for what arrives.
 fn arrival_of(collection: &Collection, replaced: &Replaced<'_>) -> (Vec<u8>, Arrival) {
-    let Replaced { node, rename, is_arrival } = replaced;
+    let Replaced { node, rename, is_arrival, .. } = replaced;
     let (directory, name) = match rename {
         Some(Rename { to, .. }) => (to.directory, to.name.to_vec()),
         None => {

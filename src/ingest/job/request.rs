@@ -34,6 +34,10 @@ pub struct Request {
     pub shape: Option<String>,
     /// The lineage parents: a collection, or one tensor.
     pub parent: Option<String>,
+    /// Keep the state before the import and the state after it as versions.
+    pub previous: bool,
+    /// How many versions are left then; the oldest go.
+    pub keep: Option<u64>,
     /// How evicted tensors of the import are reconstructed.
     pub reconstruct: Option<String>,
     /// Import in place: the bytes stay in the source files.
@@ -126,12 +130,31 @@ impl Request {
         if self.reconstruct.as_deref() == Some("origin") && !self.in_place {
             return Err(Error::invalid("reconstruct=origin needs files that stay in place; add --in-place"));
         }
+        self.check_previous()?;
         self.tags.iter().try_for_each(|tag| check_tag(tag))?;
         parse_tags(&self.tags.join(","))?;
         let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
         let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
         let whole = self.whole()?;
         Ok(Options { tier, pack, encoder, blocking, strict, no_share, whole, ..Options::default() })
+    }
+
+    fn check_previous(&self) -> Result<()> {
+        if self.keep.is_some() && !self.previous {
+            return Err(Error::invalid("keep needs previous: without it an import makes no versions"));
+        }
+        if self.keep == Some(0) {
+            return Err(Error::invalid("keep is at least 1: the newest version stays"));
+        }
+        let excluded = [
+            (self.in_place, "in_place: a file in place may change, and a version must not"),
+            (self.parent.is_some(), "parent: a version does not need another collection"),
+            (self.reconstruct.is_some(), "reconstruct: a version has bytes of its own"),
+        ];
+        match excluded.iter().find(|(is_given, _)| self.previous && *is_given) {
+            Some((_, why)) => Err(Error::invalid(format!("previous excludes {why}"))),
+            None => Ok(()),
+        }
     }
 
     fn whole(&self) -> Result<Option<WholeTensor>> {
@@ -197,6 +220,8 @@ impl Request {
                 "parent" => request.parent = Some(text()?.to_owned()),
                 "reconstruct" => request.reconstruct = Some(text()?.to_owned()),
                 "revision" => request.revision = Some(text()?.to_owned()),
+                "previous" => request.previous = value.as_bool().ok_or_else(wrong)?,
+                "keep" => request.keep = Some(number()?),
                 "pack" => request.pack = value.as_bool().ok_or_else(wrong)?,
                 "in_place" => request.in_place = value.as_bool().ok_or_else(wrong)?,
                 "all_revisions" => request.all_revisions = value.as_bool().ok_or_else(wrong)?,
@@ -239,6 +264,7 @@ impl Request {
         put("paths", self.paths.iter().map(path).collect::<Result<Vec<_>>>()?.into());
         put("encoder", self.encoder.name().into());
         for (key, is_set) in [
+            ("previous", self.previous),
             ("pack", self.pack),
             ("in_place", self.in_place),
             ("all_revisions", self.all_revisions),
@@ -267,7 +293,8 @@ impl Request {
                 put(key, text.as_str().into());
             }
         }
-        for (key, number) in [("block_bytes", self.block_bytes), ("head_dim", self.head_dim)] {
+        let numbers = [("block_bytes", self.block_bytes), ("head_dim", self.head_dim), ("keep", self.keep)];
+        for (key, number) in numbers {
             if let Some(number) = number {
                 put(key, number.into());
             }
@@ -307,7 +334,8 @@ mod tests {
     fn requests_round_trip_and_invalid_ones_are_refused() {
         let line = r#"{"collection":"t/c","paths":["/a","/b c"],"tier":"q5:all","encoder":"absmax",
             "block_bytes":8192,"manifest":"/m","tag":"1-x","revision":"v1","checksum":true,"update":true,
-            "pack":true,"delete":true,"no_share":true,"strict":true,"dry_run":true}"#;
+            "pack":true,"delete":true,"no_share":true,"strict":true,"dry_run":true,
+            "previous":true,"keep":3}"#;
         let request = Request::parse(line).unwrap();
         assert_eq!(Request::parse(&request.to_json().unwrap()).unwrap(), request);
         let shards = r#"{"collection":"t/c","paths":["/a"],"shard_of":"w","head_dim":64}"#;
@@ -346,6 +374,12 @@ mod tests {
             r#"{"collection":"t/c","paths":["/a"],"tags":[""]}"#,
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","checksum":true}"#,
             r#"{"collection":"t/c","paths":["/a"],"revision":"x","all_revisions":true}"#,
+            r#"{"collection":"t/c","paths":["/a"],"keep":3}"#,
+            r#"{"collection":"t/c","paths":["/a"],"previous":true,"keep":0}"#,
+            r#"{"collection":"t/c","paths":["/a"],"previous":true,"in_place":true}"#,
+            r#"{"collection":"t/c","paths":["/a"],"previous":true,"parent":"t/b"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"previous":true,"parent":"t/b","reconstruct":"delta"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"previous":true,"reconstruct":"factor"}"#,
             r#"{"collection":"t/c","paths":["/a"]} x"#,
         ] {
             assert_eq!(Request::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");

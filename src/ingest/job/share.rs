@@ -86,8 +86,8 @@ impl Same<'_> {
             return Ok(None);
         }
         let stretches = stretches_of(number, &file, bytes)?;
-        let came_in = Bytes::Written(Written { file: &file, stretches, object: None });
-        let replaced = Replaced { node, rename: None, is_arrival: false };
+        let came_in = Bytes::Written(Written { file: &file, stretches, objects: Vec::new() });
+        let replaced = Replaced { node, new: None, rename: None, is_arrival: false };
         let (digests, why) = (entry.digests.clone(), entry.why.to_string());
         let parts = arrive_as(collection, replaced, recognized, came_in, digests, mtime, why)?;
         uncommitted.named();
@@ -110,7 +110,7 @@ impl Same<'_> {
         if stretches.len() > STRETCHES_MAX {
             return Ok(None);
         }
-        let written = Written { file: &file, stretches, object: Some(object.clone()) };
+        let written = Written { file: &file, stretches, objects: vec![object.clone()] };
         let blocking = Blocking::Bytes(object.entry.block_bytes);
         let StoredParts { objects, touched, .. } =
             Cutting::new(&written, &recognized, blocking).store(collection)?;

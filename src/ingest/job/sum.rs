@@ -85,6 +85,8 @@ pub struct Sum {
     pub mended: u64,
     /// Names that were removed.
     pub removed: u64,
+    /// The number of the version that the collection is now, if versions are kept.
+    pub version: Option<u64>,
     /// The first thousand actions, in order.
     pub listed: Vec<Listed>,
     /// Sources that could not be imported, with reasons.
@@ -150,6 +152,9 @@ impl Sum {
         if request.delete {
             let would = if request.dry_run { "would remove" } else { "removed" };
             parts.push(format!("{would} {}", count(self.removed, "file")));
+        }
+        if let Some(version) = self.version {
+            parts.push(format!("version {version}"));
         }
         if !self.failed.is_empty() {
             parts.push(format!("{} failed", self.failed.len()));
@@ -225,6 +230,7 @@ impl Sum {
             "unchanged": self.unchanged,
             "mended": self.mended,
             "removed": self.removed,
+            "version": self.version,
             "listed": listed.collect::<Vec<_>>(),
             "failed": pairs(&self.failed, "error"),
             "skipped": pairs(&self.skipped, "reason"),
@@ -272,6 +278,7 @@ impl Sum {
             unchanged: number("unchanged")?,
             mended: number("mended")?,
             removed: number("removed")?,
+            version: number("version"),
             listed,
             failed: of_pairs(list("failed")?, "error")?,
             skipped: of_pairs(list("skipped")?, "reason")?,
@@ -330,6 +337,7 @@ mod tests {
             unchanged: 6,
             mended: 11,
             removed: 7,
+            version: Some(13),
             listed: Action::ALL.map(listed).to_vec(),
             failed: pair("error"),
             skipped: pair("reason"),

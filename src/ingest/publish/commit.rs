@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, OutsideFile, TensorEntry};
+use crate::format::log::catalog::{
+    Content, Digests, Entry, FileEntry, Measured, NodeEntry, OutsideFile, TensorEntry,
+};
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::pending_parts::Uncommitted;
@@ -17,6 +19,7 @@ use crate::model::{EntryId, Error, ErrorKind, NameIn, ObjectId, Result, SeedId, 
 use crate::store::ARRIVED;
 use crate::store::Batch;
 use crate::store::Collection;
+use crate::store::Node;
 use crate::store::State;
 use crate::store::{Parts, Touched};
 
@@ -80,6 +83,8 @@ pub struct Rename<'a> {
 pub struct Replaced<'a> {
     /// The file.
     pub node: EntryId,
+    /// The entry of one that the log does not have, because it has no name yet.
+    pub new: Option<&'a NodeEntry>,
     /// Its new name, if it gets one.
     pub rename: Option<Rename<'a>>,
     /// Whether programs have written all of it, so that the settings for what arrives apply.
@@ -92,7 +97,7 @@ pub struct Replaced<'a> {
 pub(in crate::ingest) fn publish_over(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
-    Replaced { node, rename, is_arrival }: Replaced<'_>,
+    Replaced { node, new, rename, is_arrival }: Replaced<'_>,
     mtime: i64,
     recognized: Recognized,
     mut stored_parts: StoredParts,
@@ -110,16 +115,20 @@ pub(in crate::ingest) fn publish_over(
     if !is_small(&file.drafts) {
         file.commit_objects(&mut uncommitted, collection)?;
     }
+    let new = new.map(|entry| Node { entry: entry.clone(), bytes: 0 });
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
-        let before = state.node(node).ok_or_else(gone)?;
+        let known = state.node(node).map(AsRef::as_ref);
+        let before = known.or(new.as_ref()).ok_or_else(gone)?;
         // The new objects may lie in the places of the old ones.
         let mut objects = before.file().into_iter().flat_map(|file| &file.objects);
         objects.try_for_each(|object| state.check_unshared(*object, Some(node)))?;
-        let (mut directory, _) = *state.links(node).first().ok_or_else(gone)?;
+        let directory = match &rename {
+            Some(Rename { to, .. }) => to.directory,
+            None => state.links(node).first().ok_or_else(gone)?.0,
+        };
         let is_renamed = rename.is_some();
-        if let Some(Rename { to, add }) = rename {
-            directory = to.directory;
+        if let Some(Rename { add, .. }) = rename {
             add(batch, state, EntryId(state.last_entry() + 1))?;
         }
         let entry = &before.entry;

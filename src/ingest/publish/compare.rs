@@ -8,7 +8,6 @@ use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::Found;
 use crate::model::{EntryId, Error, ErrorKind, Result, TensorId, Tier};
-use crate::store::disk::files::open_source;
 use crate::store::{Collection, Object, ROOT, Settings, State, Verify};
 use crate::stream::{Digester, sums};
 
@@ -70,7 +69,7 @@ impl Compare<'_> {
     ) -> Result<Comparison> {
         let known = node_at(&collection.state(), &found.target);
         let checksum = self.checksum || known.is_some_and(|node| collection.is_suspect(node));
-        let (node, digest, is_same_time, is_newer) = {
+        let (node, digest, is_retimed, is_newer) = {
             let state = collection.state();
             let Some(id) = node_at(&state, &found.target) else { return Ok(Comparison::New) };
             let Some(node) = state.node(id) else { return Ok(Comparison::New) };
@@ -81,20 +80,24 @@ impl Compare<'_> {
             }
             let imported = Provenance::of(&state, id).filter(|imported| imported.is_of(file));
             let is_newer = imported.is_none() && node.entry.mtime > found.mtime;
-            let is_same_time = match (&imported, &found.blob) {
-                // Two blobs of one download may have the same size and time.
-                (Some(imported), Some(blob)) => imported.places.contains(blob),
+            let is_same_time = match (&imported, found.bytes_name()) {
+                // Two blobs of one download may have the same size and time, and sources may have no time.
+                (Some(imported), Some(name)) => imported.places.contains(name),
+                (None, Some(_)) if found.elsewhere.is_some() => false,
                 (Some(imported), None) if imported.mtime == found.mtime => true,
                 _ => node.entry.mtime == found.mtime,
             };
+            let is_said = found.elsewhere.is_some() && sha256.is_some();
             if node.bytes != found.bytes
-                || !(checksum || is_same_time)
+                || !(checksum || is_same_time || is_said)
                 || sha256.is_some_and(|wanted| file.digests.sha256() != Some(wanted))
                 || !self.is_stored_so(collection, &state, file, found)
             {
                 return Ok(Comparison::Changed { is_newer });
             }
-            (id, file.digests.blake3(), is_same_time, is_newer)
+            // A source may not know the time.
+            let has_time = found.elsewhere.is_none() || ![0, node.entry.mtime].contains(&found.mtime);
+            (id, file.digests.blake3(), !is_same_time && has_time, is_newer)
         };
         if checksum {
             let there = match digest {
@@ -110,7 +113,7 @@ impl Compare<'_> {
                 return Ok(Comparison::Changed { is_newer });
             }
         }
-        Ok(Comparison::Unchanged { node, is_retimed: !is_same_time })
+        Ok(Comparison::Unchanged { node, is_retimed })
     }
 
     /// Whether a file is stored as the options of the import say.
@@ -176,7 +179,7 @@ impl Compare<'_> {
 
     fn digest_of_source(&self, found: &Found) -> Result<Option<[u8; 32]>> {
         let failed = |error| Error::io("reading it", error);
-        let source = open_source(&found.source).map_err(failed)?;
+        let source = found.open().map_err(failed)?;
         let mut digester = Digester::blake3();
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut at = 0;

@@ -22,6 +22,7 @@ from ._commands import (
     import_,
     import_hub,
     jobs,
+    log,
     ls,
     pack,
     pin,
@@ -54,6 +55,7 @@ from ._types import (
     Removed,
     Stat,
     Status,
+    Version,
 )
 
 # Tracebacks name the public path.
@@ -81,6 +83,7 @@ __all__ = [
     "Status",
     "Tensor",
     "UsageError",
+    "Version",
     "cancel",
     "diff",
     "events",
@@ -90,6 +93,7 @@ __all__ = [
     "import_",
     "import_hub",
     "jobs",
+    "log",
     "ls",
     "mount",
     "open",

@@ -19,6 +19,7 @@ from ._types import (
     Removed,
     Stat,
     Status,
+    Version,
 )
 
 
@@ -29,6 +30,8 @@ def import_(
     tier: str | None = None,
     encoder: str | None = None,
     parent: str | None = None,
+    previous: bool = False,
+    keep: int | None = None,
     in_place: bool = False,
     revision: str | None = None,
     all_revisions: bool = False,
@@ -44,6 +47,8 @@ def import_(
         store: the store; created if nothing exists at this path.
         collection: `TENANT/COLLECTION`; created if it does not exist.
         tier: `exact`, `q8`, `q7`, `q5`, `q3` or `q3x`; with `:all`, for every float tensor.
+        previous: keep the state before the import and the state after it as versions, which `log` lists.
+        keep: with `previous`, how many versions are left; the oldest go.
 
     The other arguments are the options of `tierfs import`.
 
@@ -53,10 +58,17 @@ def import_(
     if "/" not in collection:
         raise ValueError(f"{collection!r} is not of the form TENANT/COLLECTION; import_hub imports a hub cache")
     options: list[StrPath] = []
-    for name, value in (("tier", tier), ("encoder", encoder), ("parent", parent), ("revision", revision)):
+    for name, value in (
+        ("tier", tier),
+        ("encoder", encoder),
+        ("parent", parent),
+        ("revision", revision),
+        ("keep", keep),
+    ):
         if value is not None:
             options += [f"--{name}={value}"]
     flags = {
+        "previous": previous,
         "in-place": in_place,
         "all-revisions": all_revisions,
         "checksum": checksum,
@@ -209,6 +221,12 @@ def export(
     """
     options = [f"--{name}={value}" for name, value in (("as", form), ("adapter", adapter)) if value is not None]
     run("export", *options, "--", store, path, destination)
+
+
+def log(store: StrPath, collection: str) -> list[Version]:
+    """Returns the versions of a collection (`TENANT/COLLECTION`) of a store, the newest first."""
+    result: list[Version] = run_json("log", "--", store, collection)
+    return result
 
 
 def rm(store: StrPath, collection: str) -> Removed:

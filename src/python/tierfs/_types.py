@@ -51,6 +51,8 @@ class Import(TypedDict):
     unchanged: int
     mended: int
     removed: int
+    version: int | None
+    """The number of the version that the collection is now, if versions are kept."""
     bytes: int
     bytes_stored: int
     cancelled: bool
@@ -101,6 +103,20 @@ class Removed(TypedDict):
     bytes_stored: int
 
 
+class Version(TypedDict):
+    """A version of a collection."""
+
+    collection: str
+    version: int
+    created: int
+    """Seconds since 1970."""
+    bytes: int
+    bytes_stored: int
+    """Bytes beside the present state and the later versions."""
+    changed: int | None
+    """Bytes that differ from the version before."""
+
+
 class Compared(TypedDict, total=False):
     """A tensor or file of a comparison."""
 
@@ -112,6 +128,8 @@ class Compared(TypedDict, total=False):
     max: float
     """Largest difference of two values."""
     rms: float
+    elements: int
+    """How many elements differ."""
 
 
 class Diff(TypedDict):

@@ -65,6 +65,12 @@ impl Pauses {
         let (left, pause) = (self.left(), pause.mul_f64(0.5 + 0.5 * random()));
         (left > self.total / LAST).then(|| pause.min(left.mul_f64(0.75)))
     }
+
+    /// The next pause, which takes at least the time that the server wants; `None` if the deadline comes before.
+    pub fn at_least(&mut self, wanted: Duration) -> Option<Duration> {
+        let pause = self.next()?.max(wanted);
+        (pause < self.left()).then_some(pause)
+    }
 }
 
 /// A number from 0 to 1 that differs from call to call.

@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::fmt;
+use std::time::Duration;
 
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
-/// A failed request.
+/// A failed request. It passes through `object_store` as the cause of an error, where it was recognized as such.
 #[derive(Debug)]
 pub enum Failure {
     /// There is no object with the key.
@@ -15,6 +16,8 @@ pub enum Failure {
     NoBucket(String),
     /// An object that must not exist exists.
     Exists,
+    /// The object was replaced since it was listed.
+    Replaced,
     /// The credentials are wrong, or do not permit it.
     Denied(String),
     /// There are no credentials, or they have expired. The text says what to do.
@@ -33,6 +36,8 @@ pub enum Failure {
     Transient(String),
     /// The server has too much to do, or does not answer.
     Overload(String),
+    /// The server wants to be left alone for this time.
+    Later(String, Duration),
 }
 
 /// The answer of an HTTP server that is not a success. Only the code of its body and a region are kept, since the
@@ -44,15 +49,6 @@ pub(super) struct Answer {
     pub code: String,
     /// The region of the bucket, if the answer names one.
     pub region: Option<String>,
-}
-
-/// A failure that was recognized where a request is made. It passes through `object_store` as the cause of an error.
-#[derive(Clone, Debug)]
-pub(super) enum Recognized {
-    NoCredentials(String),
-    Refused(String),
-    /// It may be another answer the next time.
-    Transient(String),
 }
 
 const FORBIDDEN: [u16; 2] = [401, 403];
@@ -76,24 +72,25 @@ impl fmt::Display for Answer {
 
 impl std::error::Error for Answer {}
 
-impl fmt::Display for Recognized {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Recognized::NoCredentials(text) | Recognized::Refused(text) | Recognized::Transient(text) => {
-                out.write_str(text)
-            }
-        }
-    }
-}
+impl std::error::Error for Failure {}
 
-impl std::error::Error for Recognized {}
-
-impl Recognized {
-    fn failure(&self) -> Failure {
+impl Clone for Failure {
+    fn clone(&self) -> Failure {
         match self {
-            Recognized::NoCredentials(text) => Failure::NoCredentials(text.clone()),
-            Recognized::Refused(text) => Failure::Refused(text.clone()),
-            Recognized::Transient(text) => Failure::Transient(text.clone()),
+            Failure::NotFound => Failure::NotFound,
+            Failure::NoBucket(text) => Failure::NoBucket(text.clone()),
+            Failure::Exists => Failure::Exists,
+            Failure::Replaced => Failure::Replaced,
+            Failure::Denied(text) => Failure::Denied(text.clone()),
+            Failure::NoCredentials(text) => Failure::NoCredentials(text.clone()),
+            Failure::Refused(text) => Failure::Refused(text.clone()),
+            Failure::Unsupported(text) => Failure::Unsupported(text.clone()),
+            Failure::WrongLength(len) => Failure::WrongLength(*len),
+            Failure::WrongBytes => Failure::WrongBytes,
+            Failure::Local(error) => Failure::Local(std::io::Error::new(error.kind(), error.to_string())),
+            Failure::Transient(text) => Failure::Transient(text.clone()),
+            Failure::Overload(text) => Failure::Overload(text.clone()),
+            Failure::Later(text, pause) => Failure::Later(text.clone(), *pause),
         }
     }
 }
@@ -123,16 +120,23 @@ impl Answer {
                 let advice = "the bucket has another address: check AWS_REGION and AWS_ENDPOINT";
                 Failure::Refused(format!("{text}: {advice}"))
             }
-            (status, _) if FORBIDDEN.contains(&status) => Failure::Denied(text),
-            (status, _) if OVERLOADED.contains(&status) => Failure::Overload(text),
-            (NOT_IMPLEMENTED, _) => Failure::Unsupported(text),
-            (status, _) if TEMPORARY.contains(&status) || status > 503 => Failure::Transient(text),
-            _ => Failure::Refused(text),
+            (status, _) => Failure::of_status(status, text),
         }
     }
 }
 
 impl Failure {
+    /// An answer with this status, which is neither a success nor one that the caller knows.
+    pub(in crate::remote) fn of_status(status: u16, text: String) -> Failure {
+        match status {
+            status if FORBIDDEN.contains(&status) => Failure::Denied(text),
+            status if OVERLOADED.contains(&status) => Failure::Overload(text),
+            NOT_IMPLEMENTED => Failure::Unsupported(text),
+            status if TEMPORARY.contains(&status) || status > 503 => Failure::Transient(text),
+            _ => Failure::Refused(text),
+        }
+    }
+
     /// There is no such bucket.
     pub(super) fn no_bucket() -> Failure {
         let text = "there is no such bucket; create it, or check its name, AWS_REGION and AWS_ENDPOINT";
@@ -148,6 +152,13 @@ impl Failure {
         Failure::Refused(format!("a bug in tierfs: the request panicked: {first}"))
     }
 
+    /// A request that was made without `object_store`.
+    pub(in crate::remote) fn of_request(error: reqwest::Error) -> Failure {
+        // A URL may be signed.
+        let source = Box::new(error.without_url());
+        Error::Generic { store: "HTTP", source }.into()
+    }
+
     /// The server does not answer in time.
     pub(super) fn slow(text: &str) -> Failure {
         Failure::Overload(text.to_owned())
@@ -155,12 +166,12 @@ impl Failure {
 
     /// Whether the request may succeed when it is repeated.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Failure::Transient(_) | Failure::Overload(_))
+        matches!(self, Failure::Transient(_) | Failure::Overload(_) | Failure::Later(..))
     }
 
     /// Whether fewer requests should be made at a time.
     pub fn is_overload(&self) -> bool {
-        matches!(self, Failure::Overload(_))
+        matches!(self, Failure::Overload(_) | Failure::Later(..))
     }
 }
 
@@ -171,8 +182,8 @@ impl From<Error> for Failure {
             if let Some(answer) = cause.downcast_ref::<Answer>() {
                 return answer.failure();
             }
-            if let Some(recognized) = cause.downcast_ref::<Recognized>() {
-                return recognized.failure();
+            if let Some(failure) = cause.downcast_ref::<Failure>() {
+                return failure.clone();
             }
             if let Some(failure) = cause.downcast_ref::<rustls::Error>().and_then(of_tls) {
                 return failure;
@@ -182,6 +193,7 @@ impl From<Error> for Failure {
                 return Failure::Refused(text);
             }
             may_change |= cause.is::<std::io::Error>() || cause.is::<HttpError>();
+            may_change |= cause.is::<reqwest::Error>();
         }
         match &error {
             Error::NotFound { .. } => Failure::NotFound,
@@ -218,7 +230,7 @@ fn of_tls(error: &rustls::Error) -> Option<Failure> {
             "for an authority of your own, name the file with its certificate in AWS_CA_BUNDLE"
         }
         Tls::InvalidMessage(_) => {
-            "the server does not speak TLS there: check AWS_ENDPOINT; for plain HTTP write http:// and set \
+            "the server does not speak TLS there: check the URL or AWS_ENDPOINT; for plain HTTP write http:// and set \
              AWS_ALLOW_HTTP=true"
         }
         Tls::PeerIncompatible(_) => "the server has no version of TLS that this program knows",
@@ -248,13 +260,15 @@ impl fmt::Display for Failure {
         match self {
             Failure::NotFound => out.write_str("the object does not exist"),
             Failure::Exists => out.write_str("the object exists already"),
+            Failure::Replaced => out.write_str("the object was replaced since it was listed"),
             Failure::NoBucket(text)
             | Failure::Denied(text)
             | Failure::NoCredentials(text)
             | Failure::Refused(text)
             | Failure::Unsupported(text)
             | Failure::Transient(text)
-            | Failure::Overload(text) => out.write_str(text),
+            | Failure::Overload(text)
+            | Failure::Later(text, _) => out.write_str(text),
             Failure::WrongLength(len) => write!(out, "the object has {len} bytes, which is wrong"),
             Failure::WrongBytes => out.write_str("its bytes do not match the digest in its name"),
             Failure::Local(error) => write!(out, "{error}"),

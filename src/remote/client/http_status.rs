@@ -11,7 +11,7 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-use crate::remote::client::failure::{Answer, Recognized};
+use crate::remote::client::failure::{Answer, Failure};
 use crate::remote::client::resolver::Resolver;
 
 /// Makes clients that report the status of failures.
@@ -92,7 +92,7 @@ fn partial(answer: HttpResponse, range: &str) -> Result<HttpResponse, HttpError>
         _ => {
             let text = "the server answers a range with the whole object (status 200), so parts cannot be read; \
                         use a server or gateway with range requests";
-            let refused = Recognized::Refused(text.to_owned());
+            let refused = Failure::Refused(text.to_owned());
             return Err(HttpError::new(HttpErrorKind::Unknown, refused));
         }
     }

@@ -1,6 +1,6 @@
 //! The client of an object storage: requests with deadlines, retries and a bounded number at a time.
 //!
-//! Each function blocks its thread. The requests run on two threads of their own ([`runtime`]).
+//! Each function blocks its thread. The requests run on threads of their own ([`runtime`]).
 //!
 //! - `object_store` repeats nothing itself (its ten tries last 2.3 s): the client must see each answer to know when a
 //!   server has too much to do, and 60 s is the time that a server needs to restart. The HTTP client is wrapped to keep
@@ -22,7 +22,6 @@
 //! To add a service: `SCHEMES` and an arm of `open` in `url.rs`, by a client of `object_store`, and its feature in
 //! Cargo.toml.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -35,26 +34,35 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload};
+use object_store::{
+    GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::remote::client::body::Reading;
 use crate::remote::client::deadlines::Pauses;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
+use crate::remote::client::version::{Pin, unquoted};
 use crate::remote::client::window::{Class, Permit, Window};
 
-mod credentials;
+mod body;
+pub(in crate::remote) mod credentials;
 mod deadlines;
 pub mod failure;
 mod http_status;
+mod listing;
 pub(in crate::remote) mod program;
 mod rate;
-mod resolver;
+pub(in crate::remote) mod resolver;
 pub mod runtime;
 pub mod url;
+pub mod version;
 pub mod window;
 
+pub(in crate::remote) use body::Wanted;
 pub use deadlines::Deadlines;
+pub use listing::{Level, ObjectListed};
 
 /// Counts since the client was made.
 #[derive(Default, Debug)]
@@ -69,7 +77,7 @@ pub struct Counts {
     pub received: AtomicU64,
     /// Bytes of objects sent.
     pub sent: AtomicU64,
-    /// Requests that were given up. An object that does not exist, or exists already, is an answer.
+    /// Requests that were given up, or answered with wrong bytes. An object that does not exist, or exists already, is an answer.
     pub failures: AtomicU64,
     /// How fast bytes are received.
     pub rate: Rate,
@@ -79,20 +87,27 @@ pub struct Counts {
 const REQUESTS_A_HEDGE: u64 = 20;
 /// A whole object is expected to have at most so many bytes: a piece has, and most manifests.
 const EXPECTED_MAX: u64 = 16 << 20;
-/// A listing that gives this many keys again that it has given, and no other between them, has no end.
-const REPEATED_MAX: u32 = 1000;
 /// An upload is not repeated after so many attempts that were not answered in time.
 const TIMEOUTS_MAX: u32 = 4;
 
-/// An object's key below the prefix, its bytes, and the time of its last change.
+/// An object as it was read.
+pub(in crate::remote) struct Tagged {
+    pub bytes: Vec<u8>,
+    pub tag: Tag,
+}
+
+/// The tags of an object as the server wrote them: some servers compare one of them, some the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ObjectListed {
-    /// The key below the prefix.
-    pub key: String,
-    /// Bytes.
-    pub len: u64,
-    /// Seconds since 1970.
-    pub modified: i64,
+pub(in crate::remote) struct Tag {
+    e_tag: Option<String>,
+    version: Option<String>,
+}
+
+impl Tag {
+    /// Whether the server has said one.
+    pub fn is_known(&self) -> bool {
+        self.e_tag.is_some() || self.version.is_some()
+    }
 }
 
 /// The outcome of creating an object.
@@ -128,6 +143,8 @@ struct Shared {
     deadlines: Deadlines,
     window: Arc<Window>,
     counts: Counts,
+    /// The objects are files of this machine.
+    is_local: bool,
 }
 
 /// The bytes of an object; `None` if no object has the key.
@@ -175,8 +192,20 @@ impl Client {
             prefix => format!("{prefix}/"),
         };
         let place = place.trim_end_matches('/').to_owned();
-        let shared = Shared { objects, prefix, place, deadlines, window, counts: Counts::default() };
+        let is_local = place.starts_with("file://");
+        let shared =
+            Shared { objects, prefix, place, deadlines, window, counts: Counts::default(), is_local };
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
+    }
+
+    /// A client of the same remote with other deadlines, which counts anew.
+    pub fn within(&self, deadlines: Deadlines) -> Client {
+        let Shared { objects, prefix, place, window, is_local, .. } = &*self.shared;
+        let (objects, prefix, place) = (objects.clone(), prefix.clone(), place.clone());
+        let counts = Counts::default();
+        let (window, is_local) = (window.clone(), *is_local);
+        let shared = Shared { objects, prefix, place, deadlines, window, counts, is_local };
+        Client { shared: Arc::new(shared), creation: self.creation }
     }
 
     /// A client of the same remote that creates objects by plain PUTs: for a server without conditional PUT, while nobody
@@ -188,6 +217,11 @@ impl Client {
     /// The remote's URL, for messages.
     pub fn place(&self) -> &str {
         &self.shared.place
+    }
+
+    /// The time that its requests may take.
+    pub fn deadlines(&self) -> Deadlines {
+        self.shared.deadlines
     }
 
     /// Counts of requests and bytes sent and received.
@@ -202,12 +236,18 @@ impl Client {
 
     /// An object of at most `len_max` bytes; `None` if no object has this key.
     pub fn get(&self, key: &str, len_max: u64) -> Result<Option<Vec<u8>>> {
-        self.get_wanted(key, Wanted { range: None, len_max })
+        self.get_wanted(key, Wanted::whole(len_max))
     }
 
     /// A range of an object; `None` if no object has this key.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-        self.get_wanted(key, Wanted { len_max: range.end, range: Some(range) })
+        self.get_wanted(key, Wanted::range(range))
+    }
+
+    /// A range of this version of an object; `Gone` if it was removed or replaced.
+    pub fn get_version(&self, key: &str, range: Range<u64>, pin: &Pin) -> Result<Vec<u8>> {
+        let gone = || Error::new(ErrorKind::Gone, format!("{}/{key}: it was removed", self.shared.place));
+        self.get_wanted(key, Wanted::range(range).of(pin))?.ok_or_else(gone)
     }
 
     /// Whether an object has this key.
@@ -281,6 +321,38 @@ impl Client {
         }
     }
 
+    /// An object with its tags; `None` if no object has this key.
+    pub(in crate::remote) fn get_tagged(&self, key: &str, len_max: u64) -> Result<Option<Tagged>> {
+        let get = |patience| {
+            let (shared, path) = (self.shared.clone(), self.path(key));
+            async move {
+                let path = path?;
+                let whole = async {
+                    let answer = shared.objects.get_opts(&path, GetOptions::default()).await?;
+                    let len = answer.meta.size;
+                    let tag = Tag { e_tag: answer.meta.e_tag.clone(), version: answer.meta.version.clone() };
+                    if len > len_max {
+                        return Err(Failure::WrongLength(len));
+                    }
+                    let bytes = answer.bytes().await?.to_vec();
+                    shared.counts.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    Ok(Tagged { bytes, tag })
+                };
+                shared.soon(whole, patience).await?
+            }
+        };
+        let found = runtime::wait(async {
+            let mut pauses = Pauses::new(self.shared.deadlines);
+            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(get, pauses).await
+        })?;
+        match found {
+            Ok(tagged) => Ok(Some(tagged)),
+            Err(Failure::NotFound) => Ok(None),
+            Err(failure) => Err(self.error("reading", key, &failure)),
+        }
+    }
+
     /// Creates an object, which must not exist yet. A creation that is repeated after a lost answer says
     /// `Exists`.
     pub fn create(&self, key: &str, bytes: Bytes) -> Result<Put> {
@@ -290,7 +362,7 @@ impl Client {
             Creation::Plain => PutMode::Overwrite,
         };
         match self.upload(key, bytes, mode)? {
-            Ok(()) => Ok(Put::Created),
+            Ok(_) => Ok(Put::Created),
             Err(Failure::Exists) => Ok(Put::Exists),
             Err(failure) => Err(self.error("creating", key, &failure)),
         }
@@ -298,10 +370,29 @@ impl Client {
 
     /// Creates an object or replaces it.
     pub fn put(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.upload(key, bytes, PutMode::Overwrite)?.map_err(|failure| self.error("writing", key, &failure))
+        self.put_tagged(key, bytes).map(drop)
     }
 
-    fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<(), Failure>> {
+    /// Creates an object or replaces it. Returns the ETag that a listing has of the object, empty if the server gives none.
+    pub(in crate::remote) fn put_tagged(&self, key: &str, bytes: Bytes) -> Result<String> {
+        let put = self.upload(key, bytes, PutMode::Overwrite)?;
+        put.map_err(|failure| self.error("writing", key, &failure))
+    }
+
+    /// Replaces an object that has these tags. `Put::Exists` if it is another by now; `NotSupported` if the server cannot
+    /// compare.
+    pub(in crate::remote) fn replace(&self, key: &str, bytes: Bytes, tag: &Tag) -> Result<Put> {
+        let Tag { e_tag, version } = tag.clone();
+        let mode = PutMode::Update(UpdateVersion { e_tag, version });
+        match self.upload(key, bytes, mode)? {
+            Ok(_) => Ok(Put::Created),
+            // It was removed meanwhile.
+            Err(Failure::Exists | Failure::NotFound) => Ok(Put::Exists),
+            Err(failure) => Err(self.error("writing", key, &failure)),
+        }
+    }
+
+    fn upload(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<std::result::Result<String, Failure>> {
         let len = bytes.len() as u64;
         let deadline = self.shared.deadlines.upload;
         let timeouts = AtomicU32::new(0);
@@ -315,8 +406,8 @@ impl Client {
                     timeouts.fetch_add(1, Ordering::Relaxed);
                     Failure::slow("the upload timed out")
                 };
-                put.await.map_err(timed_out)?.map_err(Failure::from)?;
-                Ok(())
+                let e_tag = put.await.map_err(timed_out)?.map_err(Failure::from)?.e_tag;
+                Ok(e_tag.as_deref().map_or_else(String::new, |e_tag| unquoted(e_tag).to_owned()))
             }
         };
         let done = runtime::wait(async {
@@ -373,87 +464,6 @@ impl Client {
         done.map_err(|failure| self.error("removing", first, &failure))
     }
 
-    /// The objects whose keys begin with `below` and a slash, those after `after` only, in the order of the
-    /// keys.
-    pub fn list(&self, below: &str, after: Option<&str>) -> Result<Vec<ObjectListed>> {
-        runtime::wait(self.listed(below, after, usize::MAX))?
-    }
-
-    /// The same of several directories, all listed at the same time, each whole.
-    pub(in crate::remote) fn list_each(&self, below: &[String]) -> Result<Vec<Vec<ObjectListed>>> {
-        let listed = below.iter().map(|below| self.listed(below, None, usize::MAX));
-        runtime::wait(join_all(listed))?.into_iter().collect()
-    }
-
-    /// The same, and no further than to this number of objects. A server answers a listing a thousand at a time.
-    pub(in crate::remote) async fn listed(
-        &self,
-        below: &str,
-        after: Option<&str>,
-        most: usize,
-    ) -> Result<Vec<ObjectListed>> {
-        let list = |left| {
-            let (shared, path, after) =
-                (self.shared.clone(), self.path(below), after.map(|key| self.path(key)));
-            async move {
-                let path = path?;
-                let mut listed = match after.transpose()? {
-                    Some(after) => shared.objects.list_with_offset(Some(&path), &after),
-                    None => shared.objects.list(Some(&path)),
-                };
-                let (mut found, mut again, mut grown) = (BTreeMap::new(), 0, Instant::now());
-                while found.len() < most
-                    && let Some(object) = shared.soon(listed.next(), left).await.map_err(unending)?
-                {
-                    let object = object.map_err(Failure::from)?;
-                    let key = object.location.as_ref().strip_prefix(shared.prefix.as_str());
-                    let Some(key) = key.map(str::to_owned) else { continue };
-                    let (len, modified) = (object.size, object.last_modified.timestamp());
-                    let known = found.insert(key.clone(), ObjectListed { key, len, modified });
-                    if known.is_none() {
-                        (again, grown) = (0, Instant::now());
-                        continue;
-                    }
-                    again += 1;
-                    if again > REPEATED_MAX || grown.elapsed() > shared.deadlines.total {
-                        let text = "the server lists the same keys again and again: its listing never ends";
-                        return Err(Failure::Refused(text.to_owned()));
-                    }
-                }
-                Ok(found)
-            }
-        };
-        let asked = async {
-            let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
-        };
-        let found = asked.await.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
-        Ok(found.into_values().collect())
-    }
-
-    /// The first parts of the keys that begin with `below` and a slash, where another slash follows them.
-    pub fn directories(&self, below: &str) -> Result<Vec<String>> {
-        let list = |left| {
-            let (shared, path) = (self.shared.clone(), self.path(below));
-            async move {
-                let path = path?;
-                let listed = shared.objects.list_with_delimiter(Some(&path));
-                let listed = shared.soon(listed, left).await.map_err(unending)?;
-                let found = listed.map_err(Failure::from)?.common_prefixes;
-                Ok(found.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect::<Vec<_>>())
-            }
-        };
-        let done = runtime::wait(async {
-            let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
-        })?;
-        let mut found = done.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
-        found.sort_unstable();
-        Ok(found)
-    }
-
     /// Passes an object, or a range of one, to `sink` in order. A body that ends early is continued where it
     /// ended, so that `sink` gets each byte once.
     pub(in crate::remote) async fn fetch(
@@ -463,9 +473,9 @@ impl Client {
         class: Class,
         mut sink: impl FnMut(Bytes) -> std::io::Result<()> + Send,
     ) -> std::result::Result<(), Failure> {
-        let mut reading = Reading::of(&wanted);
         let of_range = |range: &Range<u64>| range.end.saturating_sub(range.start);
         let expected = wanted.range.as_ref().map_or(wanted.len_max.min(EXPECTED_MAX), of_range);
+        let mut reading = Reading::of(wanted);
         let mut permit = None;
         let mut pauses = Pauses::new(self.shared.deadlines);
         loop {
@@ -477,7 +487,7 @@ impl Client {
             let failure = match read.await {
                 Ok(()) => {
                     self.shared.window.succeeded();
-                    return Ok(());
+                    return self.check_still(key, &reading).await;
                 }
                 Err(failure) => failure,
             };
@@ -542,6 +552,17 @@ impl Client {
         Ok(())
     }
 
+    /// A file here may have been written to while it was read. The answer of a server is one version throughout.
+    async fn check_still(&self, key: &str, reading: &Reading) -> std::result::Result<(), Failure> {
+        let Some(pin) = reading.pin.as_ref().filter(|_| self.shared.is_local) else { return Ok(()) };
+        let path = self.path(key)?;
+        match self.shared.objects.head(&path).await.map_err(Failure::from) {
+            Ok(meta) if pin.is_of(&meta) => Ok(()),
+            Ok(_) => Err(Failure::Replaced),
+            Err(failure) => Err(failure),
+        }
+    }
+
     fn may_hedge(&self) -> bool {
         let counts = &self.shared.counts;
         let (requests, hedges) =
@@ -553,14 +574,42 @@ impl Client {
     fn body(&self, key: &str, reading: &Reading) -> std::result::Result<Body, Failure> {
         self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
         let (shared, path, at) = (self.shared.clone(), self.path(key)?, reading.at);
-        let range = reading.end.map(|end| GetRange::Bounded(at..end));
+        let mut options = GetOptions::new().with_range(reading.end.map(|end| GetRange::Bounded(at..end)));
+        let pin = reading.pin.clone();
+        if let Some(pin) = &pin {
+            pin.ask(&mut options);
+        }
         let request = async move {
-            let answer = shared.objects.get_opts(&path, GetOptions::new().with_range(range)).await?;
+            let answer =
+                shared.objects.get_opts(&path, options).await.map_err(|error| match error.into() {
+                    Failure::Exists if pin.is_some() => Failure::Replaced,
+                    failure => failure,
+                })?;
+            if pin.is_some_and(|pin| !pin.is_of(&answer.meta)) {
+                return Err(Failure::Replaced);
+            }
             let len = answer.meta.size;
             let bytes = answer.into_stream().map_ok(Part::Bytes).map_err(Failure::from);
             Ok::<_, Failure>(stream::once(async move { Ok(Part::Len(len)) }).chain(bytes))
         };
         Ok(stream::once(request).try_flatten().boxed())
+    }
+
+    /// A request about something else than an object, among the others, and repeated as they are.
+    pub(in crate::remote) async fn asked<T, Sent>(
+        &self,
+        request: impl Fn() -> Sent,
+    ) -> std::result::Result<T, Failure>
+    where
+        Sent: Future<Output = std::result::Result<T, Failure>>,
+    {
+        let mut pauses = Pauses::new(self.shared.deadlines);
+        let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+        let answered = |patience| {
+            let answer = self.shared.soon(request(), patience);
+            async move { answer.await? }
+        };
+        self.repeated(answered, pauses).await
     }
 
     /// Repeats a request that may be repeated until it succeeds or fails for good.
@@ -590,7 +639,11 @@ impl Client {
         if failure.is_overload() {
             self.shared.window.slow_down();
         }
-        let pause = if failure.is_transient() { pauses.next() } else { None };
+        let pause = match &failure {
+            Failure::Later(_, wanted) => pauses.at_least(*wanted),
+            _ if failure.is_transient() => pauses.next(),
+            _ => None,
+        };
         let Some(pause) = pause else {
             if !matches!(failure, Failure::NotFound | Failure::Exists) {
                 self.shared.counts.failures.fetch_add(1, Ordering::Relaxed);
@@ -616,6 +669,7 @@ impl Client {
             Failure::NoCredentials(_) => Error::new(ErrorKind::Forbidden, text),
             Failure::Unsupported(_) => Error::new(ErrorKind::NotSupported, text),
             Failure::Exists => Error::new(ErrorKind::Exists, text),
+            Failure::Replaced => Error::new(ErrorKind::Gone, text),
             Failure::Denied(_) => Error::new(
                 ErrorKind::Forbidden,
                 format!(
@@ -625,7 +679,7 @@ impl Client {
             ),
             Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
             Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
-            Failure::Refused(_) => Error::new(ErrorKind::Io, text),
+            Failure::Refused(_) | Failure::Later(..) => Error::new(ErrorKind::Io, text),
             Failure::Transient(_) | Failure::Overload(_) => Error::new(
                 ErrorKind::Io,
                 format!(
@@ -678,72 +732,10 @@ impl Shared {
     }
 }
 
-/// The bytes wanted of an object.
-#[derive(Clone, Debug)]
-pub(in crate::remote) struct Wanted {
-    /// This range; `None` for the whole object.
-    pub range: Option<Range<u64>>,
-    /// A longer object is an error.
-    pub len_max: u64,
-}
-
-/// How far an object was read.
-struct Reading {
-    at: u64,
-    /// The end of what is wanted, once it is known.
-    end: Option<u64>,
-    len_max: u64,
-}
-
-impl Reading {
-    fn of(wanted: &Wanted) -> Reading {
-        let (at, end) = wanted.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
-        Reading { at, end, len_max: wanted.len_max }
-    }
-
-    fn is_done(&self) -> bool {
-        self.end.is_some_and(|end| self.at >= end)
-    }
-
-    /// The object has `len` bytes.
-    fn learn(&mut self, len: u64) -> std::result::Result<(), Failure> {
-        match self.end {
-            Some(end) if end <= len => {}
-            None if len <= self.len_max => self.end = Some(len),
-            _ => return Err(Failure::WrongLength(len)),
-        }
-        Ok(())
-    }
-
-    /// `len` further bytes have arrived.
-    fn advance(&mut self, len: u64) -> std::result::Result<(), Failure> {
-        self.at = self.at.saturating_add(len);
-        match self.end {
-            Some(end) if self.at <= end => Ok(()),
-            _ => Err(Failure::Refused("the server sent more than was asked for".to_owned())),
-        }
-    }
-}
-
 /// The outcome of a request. A panic, also of a crate, is a failure of this request alone.
 async fn caught<T>(
     request: impl Future<Output = std::result::Result<T, Failure>>,
 ) -> std::result::Result<T, Failure> {
     let done = AssertUnwindSafe(request).catch_unwind().await;
     done.unwrap_or_else(|payload| Err(Failure::panicked(&*payload)))
-}
-
-/// The failure of a listing: a bucket without keys lists none.
-fn of_listing(failure: Failure) -> Failure {
-    if matches!(failure, Failure::NotFound) { Failure::no_bucket() } else { failure }
-}
-
-/// The failure of a listing that gives no key in time. The server may answer with pages that hold none.
-fn unending(failure: Failure) -> Failure {
-    match failure {
-        Failure::Overload(text) => {
-            Failure::Overload(format!("{text}, or lists pages without keys and without end"))
-        }
-        other => other,
-    }
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::client::{DnsFuture, DnsResolver};
 
-use crate::remote::client::failure::Recognized;
+use crate::remote::client::failure::Failure;
 
 /// getaddrinfo(3) says so while no name server answers. The standard library passes on the text only, not the number.
 const TEMPORARY: &str = "Temporary failure";
 
 /// Asks the system.
 #[derive(Debug, Default)]
-pub(super) struct Resolver {
+pub(in crate::remote) struct Resolver {
     /// Whether a name was found: then one that is not found may come back.
     has_found: Arc<AtomicBool>,
 }
@@ -39,9 +39,10 @@ impl DnsResolver for Resolver {
                     Err(error.into())
                 }
                 Err(error) => {
-                    let text =
-                        format!("{host:?} has no address ({error}); check AWS_ENDPOINT and AWS_REGION");
-                    Err(Recognized::Refused(text).into())
+                    let text = format!(
+                        "{host:?} has no address ({error}); check the URL, or AWS_ENDPOINT and AWS_REGION"
+                    );
+                    Err(Failure::Refused(text).into())
                 }
             }
         })

@@ -14,10 +14,15 @@ use crate::remote::client::http_status::Observed;
 
 /// Whether `text` names a remote, and not a path.
 pub fn is_remote(text: &str) -> bool {
-    SCHEMES.iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")))
+    let mut schemes = SCHEMES.iter().chain(&READ_ONLY);
+    schemes.any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://")))
 }
 
 const SCHEMES: [&str; 4] = ["s3", "file", "gs", "az"];
+/// Schemes of what is only read (`source/`).
+const READ_ONLY: [&str; 7] = ["https", "http", "https+whole", "http+whole", "hf", "oci", "oci+http"];
+/// Variables with the endpoint of S3, the ones that count first.
+const ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"];
 /// Longer than any piece takes on a usable link; the requests have deadlines of their own.
 const CLIENT: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::Timeout, "120 s"),
@@ -38,6 +43,12 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         Error::invalid(text)
     };
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    if READ_ONLY.contains(&scheme) {
+        let text = format!(
+            "{url} is only read, by mount, ls, stat, du and export; write to a bucket or a directory"
+        );
+        return Err(Error::new(ErrorKind::NotSupported, text));
+    }
     if scheme == "file" {
         let failed = |error: object_store::Error| Error::new(ErrorKind::NotFound, format!("{url}: {error}"));
         if !rest.starts_with('/') {
@@ -56,7 +67,9 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
             "credentials are not allowed in a URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
         ));
     }
-    if bucket.is_empty() {
+    // The name becomes a part of the name of a host.
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_$".contains(&byte);
+    if bucket.is_empty() || !bucket.bytes().all(is_of_name) {
         return Err(wrong());
     }
     #[cfg(any(feature = "gcp", feature = "azure"))]
@@ -125,8 +138,7 @@ fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>> {
     let region = variables.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| profile.get("region"));
     let region = region.unwrap_or("us-east-1");
     builder = builder.with_region(region);
-    let endpoint = variables.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"]);
-    if let Some(endpoint) = endpoint.or_else(|| profile.get("endpoint_url")) {
+    if let Some(endpoint) = variables.first(&ENDPOINTS).or_else(|| profile.get("endpoint_url")) {
         let is_virtual = variables.is_on("AWS_VIRTUAL_HOSTED_STYLE_REQUEST");
         let endpoint = checked(endpoint, variables.is_on("AWS_ALLOW_HTTP"))?;
         let endpoint = if is_virtual { with_bucket(&endpoint, bucket) } else { endpoint };
@@ -139,6 +151,20 @@ fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>> {
     }
     let objects = builder.with_retry(no_retries()).with_http_connector(connector).build();
     Ok(Arc::new(objects.map_err(|error| Error::invalid(error.to_string()))?))
+}
+
+/// The server that the environment gives for the scheme of a URL; empty for the usual one.
+pub(in crate::remote) fn server_of(url: &str) -> String {
+    let variables = Variables::of_process();
+    let found = match url.split_once("://") {
+        Some(("s3", _)) => variables.first(&ENDPOINTS).map(str::to_owned).or_else(|| {
+            let profile = profile(&variables).ok()?;
+            profile.get("endpoint_url").map(str::to_owned)
+        }),
+        Some(("hf", _)) => variables.get("HF_ENDPOINT").map(str::to_owned),
+        _ => None,
+    };
+    found.unwrap_or_default()
 }
 
 /// An endpoint that requests can be sent to.

@@ -65,7 +65,7 @@ fn with_digest(remote: &Remote, place: CollectionName<'_>, digest: &[u8; 32]) ->
     let mut listed = remote.client().list(below.trim_end_matches('/'), None)?;
     listed.reverse();
     for some in listed.chunks(AT_ONCE) {
-        let end = |len: u64| Wanted { range: Some(len.saturating_sub(DIGEST_BYTES)..len), len_max: len };
+        let end = |len: u64| Wanted::range(len.saturating_sub(DIGEST_BYTES)..len);
         let wanted: Vec<_> = some.iter().map(|object| (object.key.clone(), end(object.len))).collect();
         let answers = runtime::wait(remote.client().got_each(&wanted))?;
         for (object, answer) in some.iter().zip(answers) {

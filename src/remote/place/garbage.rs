@@ -14,16 +14,18 @@
 //!
 //! The ages of pieces and plans are those of the server's clock, which is read by writing an object and listing it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
-use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::format::snapshot::manifest::{Described, MANIFEST_BYTES_MAX, Manifest, digest};
+use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::{ObjectListed, Put, Wanted, runtime};
 use crate::remote::place::remote::Remote;
+use crate::remote::place::tenant_lists::Rebuilding;
 
 const FIRST_LINE: &str = "tierfs garbage 1";
 /// A plan has at most this many bytes.
@@ -218,9 +220,14 @@ fn tagged(remote: &Remote) -> Result<HashSet<String>> {
     Ok(found)
 }
 
-/// Passes manifests to `look`. Fails if one cannot be read: its pieces would be lost.
-fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &Manifest)) -> Result<()> {
-    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+/// The keys of the newest manifests in lists of them by directory.
+fn newest(all: &BTreeMap<String, Vec<ObjectListed>>) -> HashSet<&str> {
+    all.values().filter_map(|listed| Some(listed.last()?.key.as_str())).collect()
+}
+
+/// Passes manifests with their bytes to `look`. Fails if one cannot be read: its pieces would be lost.
+fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &[u8], &Manifest)) -> Result<()> {
+    let whole = Wanted::whole(MANIFEST_BYTES_MAX);
     for some in keys.chunks(READ_AT_ONCE) {
         let wanted: Vec<_> = some.iter().map(|key| ((*key).to_owned(), whole.clone())).collect();
         for (key, answer) in some.iter().zip(runtime::wait(remote.client().got_each(&wanted))?) {
@@ -228,7 +235,7 @@ fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &Manifes
                 let text = format!("{}/{key} was removed meanwhile; run it again", remote.place());
                 return Err(Error::new(ErrorKind::Busy, text));
             };
-            look(key, &Manifest::parse(&bytes).map_err(|error| error.at(key))?);
+            look(key, &bytes, &Manifest::parse(&bytes).map_err(|error| error.at(key))?);
         }
     }
     Ok(())
@@ -237,7 +244,7 @@ fn read_each(remote: &Remote, keys: &[&str], look: &mut dyn FnMut(&str, &Manifes
 /// The pieces of manifests.
 fn marked(remote: &Remote, kept: &[&str]) -> Result<HashSet<PieceName>> {
     let mut marked = HashSet::new();
-    read_each(remote, kept, &mut |_, manifest| {
+    read_each(remote, kept, &mut |_, _, manifest| {
         marked.extend(manifest.pieces.iter().map(|piece| piece.name))
     })?;
     Ok(marked)
@@ -249,7 +256,7 @@ fn removals(remote: &Remote, all: &BTreeMap<String, Vec<ObjectListed>>) -> Resul
     let short: Vec<&str> =
         all.values().flatten().filter(is_short).map(|listed| listed.key.as_str()).collect();
     let mut found = HashSet::new();
-    read_each(remote, &short, &mut |key, manifest| {
+    read_each(remote, &short, &mut |key, _, manifest| {
         if manifest.is_removal() {
             found.insert(key.to_owned());
         }
@@ -257,7 +264,13 @@ fn removals(remote: &Remote, all: &BTreeMap<String, Vec<ObjectListed>>) -> Resul
     Ok(found)
 }
 
-/// Makes a plan, if there is something to collect.
+/// The state of the lists of all tenants.
+fn rebuilding(remote: &Remote) -> Result<HashMap<String, Rebuilding>> {
+    let begin = |tenant: String| Rebuilding::begin(remote, &tenant).map(|begun| (tenant, begun));
+    remote.tenants()?.into_iter().map(begin).collect()
+}
+
+/// Makes the lists of collections anew, and a plan, if there is something to collect.
 fn plan(
     remote: &Remote,
     keep: &Keep,
@@ -266,6 +279,7 @@ fn plan(
     is_dry: bool,
     collected: &mut Collected,
 ) -> Result<()> {
+    let rebuilding = if is_dry { HashMap::new() } else { rebuilding(remote)? };
     let (all, tagged) = (manifests(remote)?, tagged(remote)?);
     let is_younger = |listed: &ObjectListed, age: Duration| {
         listed.modified > now.saturating_sub(i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
@@ -285,7 +299,24 @@ fn plan(
             }
         }
     }
-    let marked = marked(remote, &kept)?;
+    let (newest, mut marked) = (newest(&all), HashSet::new());
+    let mut lists: HashMap<String, BTreeMap<String, ListedCollection>> = HashMap::new();
+    read_each(remote, &kept, &mut |key, bytes, manifest| {
+        marked.extend(manifest.pieces.iter().map(|piece| piece.name));
+        if newest.contains(key) {
+            let listed =
+                ListedCollection::of(manifest, digest(bytes).unwrap_or_default(), bytes.len() as u64);
+            let Described { tenant, name, .. } = &manifest.collection;
+            lists.entry(tenant.clone()).or_default().insert(name.clone(), listed);
+        }
+    })?;
+    for (tenant, rebuilding) in rebuilding {
+        let made = rebuilding.end(remote, &tenant, lists.remove(&tenant).unwrap_or_default());
+        // Nothing but the speed of directories depends on it.
+        if let Err(error) = made {
+            log::warn!("{}: the list of {tenant} stays as it is: {error}", remote.place());
+        }
+    }
     let mut candidates = Vec::new();
     let mut generation = generation;
     let directories: Vec<String> =
@@ -344,7 +375,7 @@ fn claimed(remote: &Remote, plan: &ObjectListed, forgotten: i64) -> Result<Optio
 /// Removes those objects of a plan that nothing needs, and the plan.
 fn sweep(remote: &Remote, listed: &ObjectListed, plan: &Plan, collected: &mut Collected) -> Result<()> {
     let (all, tagged) = (manifests(remote)?, tagged(remote)?);
-    let newest: HashSet<&str> = all.values().filter_map(|listed| Some(listed.last()?.key.as_str())).collect();
+    let newest = newest(&all);
     let (mut doomed, mut kept) = (Vec::new(), Vec::new());
     for manifest in all.values().flatten() {
         let key = manifest.key.as_str();

@@ -32,6 +32,13 @@ pub struct Listing {
     pub when: Instant,
 }
 
+impl Listing {
+    /// The listing of a remote that is away, with these manifests.
+    pub fn of_known(newest: impl Iterator<Item = (OwnedCollectionName, Listed)>) -> Listing {
+        Listing { newest: newest.collect(), removed: HashMap::new(), when: Instant::now() }
+    }
+}
+
 /// Lists all manifests. `None` if one answer does not have them, or if a name stands in manifests only.
 pub(in crate::remote) async fn listing(client: &Client) -> Result<Option<Listing>> {
     let (below, when) = (keys::SNAPSHOTS.trim_end_matches('/'), Instant::now());
@@ -71,7 +78,7 @@ async fn take_removed(
     let short: Vec<_> = short.map(|(name, listed)| (name.clone(), *listed)).collect();
     let wanted = |(name, listed): &(OwnedCollectionName, Listed)| {
         let key = keys::snapshot(&name.tenant, &name.name, listed.number);
-        (key, Wanted { range: None, len_max: listed.len })
+        (key, Wanted::whole(listed.len))
     };
     let wanted: Vec<_> = short.iter().map(wanted).collect();
     for ((name, _), answer) in short.iter().zip(client.got_each(&wanted).await) {

@@ -9,3 +9,4 @@ pub mod remote;
 pub mod signatures;
 pub mod stored_bytes;
 pub mod tags;
+pub(in crate::remote) mod tenant_lists;

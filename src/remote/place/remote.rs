@@ -9,8 +9,11 @@ use futures_util::future::join;
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::model::{Error, ErrorKind, Result, StoreId};
-use crate::remote::client::{Client, ObjectListed, Put, Wanted, runtime};
+use crate::remote::client::{Client, Deadlines, ObjectListed, Put, Wanted, runtime};
 use crate::remote::place::listing::{Listing, listing};
+
+/// The program that makes manifests.
+pub(in crate::remote) const TOOL: &str = concat!("tierfs ", env!("CARGO_PKG_VERSION"));
 
 const FORMAT: i64 = 1;
 /// The file that makes a prefix a remote has at most this many bytes.
@@ -45,7 +48,7 @@ impl Remote {
 
     /// Opens a remote, and lists its collections in the same moment; `None` if they are many.
     pub fn open_and_list(client: Client) -> Result<(Remote, Option<Listing>)> {
-        let wanted = Wanted { range: None, len_max: REMOTE_BYTES_MAX };
+        let wanted = Wanted::whole(REMOTE_BYTES_MAX);
         let (found, listed) =
             runtime::wait(async { join(client.got(keys::REMOTE, wanted), listing(&client)).await })?;
         let remote = Remote::of(client, found?)?;
@@ -55,6 +58,26 @@ impl Remote {
             None
         });
         Ok((remote, listed))
+    }
+
+    /// A remote that no request is sent to. `said` is the text that its file `tierfs.remote` had before.
+    pub fn known(client: Client, said: &str) -> Result<Remote> {
+        Remote::of(client, Some(said.as_bytes().to_vec()))
+    }
+
+    /// This remote, with other deadlines for its requests.
+    pub fn within(self, deadlines: Deadlines) -> Remote {
+        Remote { client: self.client.within(deadlines), ..self }
+    }
+
+    /// The text of its file.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.said).into_owned()
+    }
+
+    /// A place that has no snapshots of its own, and this id.
+    pub(in crate::remote) fn of_source(client: Client, id: StoreId) -> Remote {
+        Remote { client, id, grace: GRACE, said: Bytes::new() }
     }
 
     /// The remote whose file has these bytes.
@@ -180,7 +203,7 @@ impl Remote {
         let mut was_listed = hint.is_none();
         while let Some(number) = known {
             let key = keys::snapshot(tenant, collection, number);
-            let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+            let whole = Wanted::whole(MANIFEST_BYTES_MAX);
             let directory = keys::snapshots(tenant, collection);
             let later = self.client.listed(directory.trim_end_matches('/'), Some(&key), usize::MAX);
             let (later, found) = runtime::wait(join(later, self.client.got(&key, whole)))?;

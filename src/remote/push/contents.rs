@@ -6,11 +6,11 @@ use std::ops::Range;
 use crate::format::snapshot::difference::BaseStretch;
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{
-    FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceDifference, PieceEncoding, Variant,
+    FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceDifference, Variant,
 };
 use crate::format::snapshot::pieces::{Stretches, pieces};
-use crate::format::zstandard;
 use crate::remote::push::differences::DifferenceOf;
+use crate::remote::read::pieces::packed;
 use crate::store::{CanonicalFile, CanonicalVariant};
 
 /// A file to be stored.
@@ -161,16 +161,6 @@ pub(super) fn has_log(manifest: &Manifest, log: &[u8]) -> bool {
     file.kind == FileKind::Log
         && file.extents == extents.concat()
         && file.extents.iter().zip(&pieces).all(is_its)
-}
-
-/// A piece that stands for these bytes, and its stored bytes.
-pub(super) fn packed(raw: Vec<u8>, is_log: bool) -> (Piece, Vec<u8>) {
-    let len = raw.len();
-    let frame = is_log.then(|| zstandard::encode(&raw)).filter(|frame| frame.len() < len);
-    let encoding = if frame.is_some() { PieceEncoding::Zstandard } else { PieceEncoding::Raw };
-    let stored = frame.unwrap_or(raw);
-    let name = PieceName { digest: *blake3::hash(&stored).as_bytes(), generation: 0 };
-    (Piece { name, stored: stored.len() as u32, raw: len as u32, encoding }, stored)
 }
 
 pub(super) fn part<'a>(bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {

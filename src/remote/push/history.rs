@@ -2,20 +2,22 @@
 //! payload.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::format::snapshot::keys::{self, KeyName};
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest, ParentSnapshot};
+use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::garbage::plans;
-use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::remote::{Found, Remote, TOOL};
 use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::{check_unused, remove_tag, tags};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::Caption;
-use crate::remote::push::publish::{Begun, Elapsed, TOOL, create_manifest, set_head};
+use crate::remote::push::publish::{Begun, Elapsed, create_manifest, set_head};
 use crate::store::disk::files::random_id;
 use crate::store::now_nanoseconds;
 
@@ -133,6 +135,7 @@ pub fn remove(remote: &Remote, place: CollectionName<'_>, with_tags: bool, how: 
         differences: Vec::new(),
         files: Vec::new(),
         variants: Vec::new(),
+        references: None,
         ..(*newest.manifest).clone()
     };
     // It names no piece, so it may take any time.
@@ -155,7 +158,7 @@ fn created(
     next: Manifest,
     how: How<'_>,
     elapsed: &Elapsed,
-) -> Result<Manifest> {
+) -> Result<Arc<Manifest>> {
     if how.writers == Writers::Many {
         remote.check_conditions()?;
     }
@@ -170,9 +173,10 @@ fn created(
         tool: TOOL.to_owned(),
         ..next
     };
-    create_manifest(remote, &made, how.signer, elapsed)?;
-    set_head(remote, place, &made);
-    Ok(made)
+    let made = create_manifest(remote, made, how.signer, elapsed)?;
+    let listed = ListedCollection::of(&made.manifest, made.digest, made.bytes.len() as u64);
+    set_head(remote, place, push, listed);
+    Ok(made.manifest)
 }
 
 /// A collection whose newest snapshot needs one of `place`.
@@ -184,7 +188,7 @@ fn child_of(remote: &Remote, place: CollectionName<'_>) -> Result<Option<String>
             newest.insert((tenant, collection), listed.key);
         }
     }
-    let whole = Wanted { range: None, len_max: MANIFEST_BYTES_MAX };
+    let whole = Wanted::whole(MANIFEST_BYTES_MAX);
     let wanted: Vec<_> = newest.into_values().map(|key| (key, whole.clone())).collect();
     for some in wanted.chunks(AT_ONCE) {
         for ((key, _), answer) in some.iter().zip(runtime::wait(remote.client().got_each(some))?) {

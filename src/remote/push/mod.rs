@@ -10,6 +10,8 @@
 //! A piece that changed a little is stored as its difference from the same tensors of an earlier snapshot
 //! (`differences.rs`), which the manifest names too: so a collection of garbage keeps it.
 //!
+//! `tierfs index` (`index.rs`) makes a snapshot of a listing (`remote/index/`), and sends no payload.
+//!
 //! A push from a mounted store is a job of the daemon, with its credentials: those of the user who asks would have to
 //! pass through a control file.
 
@@ -17,6 +19,7 @@ mod clone_push;
 mod contents;
 mod differences;
 pub mod history;
+pub mod index;
 pub mod outcome;
 pub mod parameters;
 pub mod publish;

@@ -6,20 +6,24 @@
 //! A snapshot with the log of this state has its payloads: objects have random numbers, and blocks have epochs
 //! and checksums. So a push of a state that was pushed reads no payload.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
 use crate::format::snapshot::keys::{self, PieceName};
-use crate::format::snapshot::manifest::{Described, Manifest, Needed, ParentSnapshot, Piece, Variant};
+use crate::format::snapshot::manifest::{
+    Described, Manifest, Needed, ParentSnapshot, Piece, Variant, digest,
+};
+use crate::format::snapshot::tenant_list::{ListedCollection, TenantList};
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::garbage::{Plan, plans};
-use crate::remote::place::remote::{Found, Remote};
+use crate::remote::place::remote::{Found, Remote, TOOL};
 use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::check_unused;
+use crate::remote::place::tenant_lists;
 use crate::remote::push::clone_push::PushedClone;
 use crate::remote::push::contents::{Contents, has_log};
 use crate::remote::push::differences::{DifferenceOf, Previous};
@@ -31,9 +35,6 @@ use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-
-/// The program that makes manifests.
-pub(super) const TOOL: &str = concat!("tierfs ", env!("CARGO_PKG_VERSION"));
 
 /// The time since a push began.
 pub type Elapsed<'a> = dyn Fn() -> Duration + Sync + 'a;
@@ -93,13 +94,20 @@ pub fn push_within(
     // A signer answers for all that the new snapshot names, so what he takes over unread must be signed by him.
     let signer = parameters.signer.as_deref();
     let is_trusted = |found: &Found| signer.is_none_or(|signer| signer.has_signed(&found.bytes));
-    let trusted = newest.as_ref().filter(|found| is_trusted(found));
+    let trusted = newest.as_ref().filter(|found| is_trusted(found) && found.manifest.references.is_none());
     // The newest snapshot, if it has this state.
     let base = trusted.filter(|found| has_log(&found.manifest, canonical.log()));
-    let ended = |manifest: &Manifest, clone: Option<PushedClone>| {
+    let ended = |found: &Found, clone: Option<PushedClone>| {
+        let manifest = &found.manifest;
         // The hint may be missing since a push was killed.
         if hint != Some(manifest.number) {
-            set_head(remote, named, manifest);
+            let made = ListedCollection::of(manifest, found.digest, found.bytes.len() as u64);
+            set_head(
+                remote,
+                named,
+                manifest.push,
+                ListedCollection { directory: canonical.directory(), ..made },
+            );
         }
         // The snapshot may be that of another store with the same state.
         if let Err(error) = canonical.note_push(place, manifest.push) {
@@ -111,7 +119,7 @@ pub fn push_within(
     };
     let published = |found: &&Found| is_published(&found.manifest, &described, &needs, &choices);
     if let Some(found) = base.filter(published) {
-        ended(&found.manifest, clone);
+        ended(found, clone);
         return Ok(Pushed { is_unchanged: true, ..Pushed::of(&found.manifest) });
     }
     if let Some(tag) = &parameters.caption.tag {
@@ -152,10 +160,10 @@ pub fn push_within(
         clone.begin(&canonical, parameters.push)?;
     }
     canonical.note_push(place, parameters.push)?;
-    create_manifest(remote, &manifest, signer, elapsed)?;
-    ended(&manifest, clone);
+    let made = create_manifest(remote, manifest, signer, elapsed)?;
+    ended(&made, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);
-    Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&manifest) })
+    Ok(Pushed { pieces_sent, bytes_sent, ..Pushed::of(&made.manifest) })
 }
 
 /// Fails with `Exists` for a snapshot that this collection has not pushed, unless it has the present state, or a person says to
@@ -214,7 +222,10 @@ fn frozen(collection: &Arc<Collection>) -> Result<Frozen> {
 /// which bytes it has, but only a trusted snapshot says what a difference is from.
 fn note_pieces(known: &mut KnownPieces, manifest: &Manifest, doomed: &HashSet<PieceName>, is_trusted: bool) {
     let may_stay = |piece: &Piece| !doomed.contains(&piece.name);
-    for (index, piece) in (0..).zip(&manifest.pieces).filter(|(_, piece)| may_stay(piece)) {
+    // The remote itself has no bytes of pieces that refer to objects elsewhere.
+    let is_here = |index| manifest.references.as_ref().is_none_or(|it| it.place_of(index).is_none());
+    let pieces = (0..).zip(&manifest.pieces);
+    for (index, piece) in pieces.filter(|(index, piece)| may_stay(piece) && is_here(*index)) {
         let difference = DifferenceOf::of(manifest, index);
         if difference.as_ref().is_none_or(|it| is_trusted && it.bases.iter().all(may_stay)) {
             known.insert(piece.name.digest, (*piece, difference.map(Arc::new)));
@@ -273,16 +284,19 @@ fn is_published(manifest: &Manifest, described: &Described, needs: &[Needed], ch
         && manifest.variants.iter().map(recipe).eq(choices.iter().map(|it| (it.name(), it.recipe())))
 }
 
-/// Notes the newest number, and then that something was pushed. Readers find the snapshot without.
-pub(super) fn set_head(remote: &Remote, place: CollectionName<'_>, made: &Manifest) {
-    let head = keys::head(place.tenant, place.name);
-    let hints =
-        [(head.as_str(), format!("{:016x}", made.number)), (keys::PUSHED, format!("{:032x}", made.push))];
-    for (key, text) in hints {
-        if let Err(error) = remote.client().put(key, Bytes::from(text)) {
-            log::warn!("a hint of the newest snapshot was not written: {error}");
-            return;
-        }
+/// Notes the newest number and the list of the tenant's collections, and then that something was pushed. Readers find the
+/// snapshot without.
+pub(super) fn set_head(remote: &Remote, place: CollectionName<'_>, push: u128, made: ListedCollection) {
+    let client = remote.client();
+    let number = Bytes::from(format!("{:016x}", made.number));
+    let noted = client.put_tagged(&keys::head(place.tenant, place.name), number).and_then(|head| {
+        let made = ListedCollection { head, ..made };
+        let newer = TenantList(BTreeMap::from([(place.name.to_owned(), made)]));
+        tenant_lists::change(remote, place.tenant, |list| list.take(&newer))
+    });
+    let noted = noted.and(client.put(keys::PUSHED, Bytes::from(format!("{push:032x}"))));
+    if let Err(error) = noted {
+        log::warn!("a hint of the newest snapshot was not written: {error}");
     }
 }
 
@@ -311,16 +325,17 @@ fn manifest(remote: &Remote, parameters: &Parameters, snapshot: Snapshot) -> Man
         differences,
         files,
         variants,
+        references: None,
     }
 }
 
 /// Creates the manifest: the snapshot exists from then on.
 pub(super) fn create_manifest(
     remote: &Remote,
-    manifest: &Manifest,
+    manifest: Manifest,
     signer: Option<&Signer>,
     elapsed: &Elapsed,
-) -> Result<()> {
+) -> Result<Found> {
     let bytes = manifest.to_bytes()?;
     let bytes = signer.map_or(Ok(bytes.clone()), |signer| signer.sign(&bytes))?;
     // A signature may have taken minutes.
@@ -335,12 +350,14 @@ pub(super) fn create_manifest(
     }
     let (tenant, collection) = (&manifest.collection.tenant, &manifest.collection.name);
     let key = keys::snapshot(tenant, collection, manifest.number);
-    if remote.client().create(&key, Bytes::from(bytes))? == Put::Created {
-        return Ok(());
+    let bytes = Bytes::from(bytes);
+    if remote.client().create(&key, bytes.clone())? == Put::Created {
+        let digest = digest(&bytes).unwrap_or_default();
+        return Ok(Found { manifest: Arc::new(manifest), digest, bytes: bytes.into() });
     }
     // A first try may have created it although its answer was lost.
     match remote.manifest(tenant, collection, manifest.number)? {
-        Some(found) if found.manifest.push == manifest.push => Ok(()),
+        Some(found) if found.manifest.push == manifest.push => Ok(found),
         _ => {
             let text = format!(
                 "{}: another machine has pushed snapshot {} of {tenant}/{collection} meanwhile; look at that snapshot, then push under another name, or over it with --force",

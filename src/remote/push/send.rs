@@ -15,9 +15,10 @@ use crate::format::snapshot::pieces::Stretches;
 use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::remote::client::Put;
 use crate::remote::place::remote::Remote;
-use crate::remote::push::contents::{Contents, Origin, Outgoing, packed, part};
+use crate::remote::push::contents::{Contents, Origin, Outgoing, part};
 use crate::remote::push::differences::{DifferenceOf, FilePart, Previous, keep};
 use crate::remote::push::parameters::Parameters;
+use crate::remote::read::pieces::packed;
 use crate::store::{Canonical, Choice};
 
 /// Sends the pieces of a push.

@@ -1,28 +1,32 @@
 //! The files of a snapshot, read through the cache or through memory.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
 
-use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{FileKind, Manifest, Piece};
-use crate::model::{Error, ErrorKind};
+use crate::format::snapshot::piece_map::PieceState;
+use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
+use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
-use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
-use crate::remote::read::cache::blob::{Blob, Fetching};
+use crate::remote::read::cache::blob::{Blob, DiskNews, Fetching};
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
+use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
-use crate::store::pieces::file::Got;
+use crate::remote::read::references::{Elsewhere, Referred};
+use crate::remote::read::whole_digest::WholeDigest;
+use crate::store::pieces::file::{Got, MapFile, PieceFile};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
 use crate::store::{SnapshotFiles, Traffic};
@@ -31,6 +35,8 @@ use crate::store::{SnapshotFiles, Traffic};
 const AHEAD_FIRST: u32 = 2;
 /// The most pieces fetched ahead of a reader.
 const AHEAD_MAX: u32 = 32;
+/// The same where no cache keeps them: memory has them until they are read.
+const AHEAD_UNKEPT_MAX: usize = 4;
 /// A reader that skips at most this many pieces, or comes back by one, reads in order: several threads
 /// answer its requests.
 const SKIPPED_MAX: u32 = 2;
@@ -46,9 +52,13 @@ pub struct Source {
     cache: Option<Cache>,
     reads_ahead: bool,
     piece_buffer: PieceBuffer,
+    part_buffer: PartBuffer,
     told: FailureReports,
     /// Keys that must have signed a snapshot.
     trust: Option<Trust>,
+    /// Whether the mount began without the remote, which has not answered since.
+    away: AtomicBool,
+    elsewhere: Elsewhere,
     /// Reads that found their bytes in the cache.
     hits: AtomicU64,
     /// Reads that waited for the remote.
@@ -59,17 +69,31 @@ impl Source {
     /// The files of a remote. Without a cache, nothing is fetched ahead.
     pub fn new(remote: Remote, cache: Option<Cache>, tell: Tell) -> Source {
         let (reads_ahead, mirrors) = (cache.is_some(), Mirrors::of(remote.client()));
+        if let Some(cache) = &cache {
+            // A source says nothing of itself, and is shown only while it can be listed.
+            if !remote.said().is_empty() {
+                cache.know(remote.place(), &remote.said());
+            }
+        }
         Source {
             remote,
             mirrors,
             cache,
             reads_ahead,
             piece_buffer: PieceBuffer::default(),
+            part_buffer: PartBuffer::default(),
             told: FailureReports::new(tell),
             trust: None,
+            away: AtomicBool::new(false),
+            elsewhere: Elsewhere::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
+    }
+
+    /// The same, but pieces are fetched ahead of readers into memory too.
+    pub fn reading_ahead(self) -> Source {
+        Source { reads_ahead: true, ..self }
     }
 
     /// The same, but pieces are fetched when they are read, and not before.
@@ -85,6 +109,20 @@ impl Source {
     /// The same, but only snapshots that one of these keys has signed are read.
     pub fn trusting(self, trust: Option<Trust>) -> Source {
         Source { trust, ..self }
+    }
+
+    /// The same of a remote that is away: until it answers, snapshots are those that were shown before.
+    pub fn while_away(self) -> Source {
+        Source { away: AtomicBool::new(true), ..self }
+    }
+
+    pub(in crate::remote) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    /// The same, which calls this once an object that a snapshot refers to turns out to be replaced or removed.
+    pub fn calling(self, replaced: impl Fn() + Send + Sync + 'static) -> Source {
+        Source { elsewhere: self.elsewhere.calling(replaced), ..self }
     }
 
     /// The keys that must have signed a snapshot.
@@ -116,7 +154,7 @@ impl Source {
             cache_misses: count(&self.misses),
             ..Traffic::default()
         };
-        for client in self.mirrors.clients() {
+        for client in self.mirrors.clients().chain(&self.elsewhere.clients()) {
             let (counts, (in_flight, bytes)) = (client.counts(), client.window().in_flight());
             traffic.in_flight += in_flight as u64;
             traffic.in_flight_bytes += bytes;
@@ -130,8 +168,9 @@ impl Source {
         traffic
     }
 
-    /// The remote has answered a request for a piece.
-    fn answered(&self) {
+    /// The remote has answered a request.
+    pub(in crate::remote) fn answered(&self) {
+        self.away.store(false, Ordering::Relaxed);
         self.told.answered(self.remote.place());
     }
 
@@ -139,6 +178,11 @@ impl Source {
     fn was_read(&self, is_hit: bool) {
         let counter = if is_hit { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether there is a cache that takes bytes now.
+    fn keeps(&self) -> bool {
+        self.cache.as_ref().is_some_and(Cache::has_room)
     }
 
     /// The disk of the cache did not take bytes.
@@ -150,6 +194,25 @@ impl Source {
                 cache.directory().display()
             );
             self.tell("", &text);
+        }
+    }
+}
+
+impl Source {
+    /// Notes how the disk of the cache has taken a piece.
+    fn disk_told(&self, news: &DiskNews<'_>) {
+        match news {
+            DiskNews::Failed(error) => self.disk_failed(error),
+            DiskNews::Left(name, bytes) => self.piece_buffer.keep(*name, bytes),
+            DiskNews::Wrote(written) => {
+                if let Some(cache) = self.cache.as_ref().filter(|cache| cache.wrote(*written)) {
+                    let text = format!(
+                        "the disk of the cache {} is slower than the remote; for a while, bytes are read and not kept",
+                        cache.directory().display()
+                    );
+                    self.tell("", &text);
+                }
+            }
         }
     }
 }
@@ -175,10 +238,26 @@ impl Bases for Source {
     }
 }
 
+impl FileLayout {
+    /// The claims of pieces that no cache keeps.
+    fn uncached(&self) -> &Arc<PieceFile<Failure>> {
+        self.uncached.get_or_init(|| {
+            let states = vec![PieceState::Remote; self.layout.piece_count() as usize];
+            Arc::new(PieceFile::new(self.layout.clone(), states, None, None, MapFile::Never))
+        })
+    }
+}
+
 /// The files of a snapshot.
 pub struct Files {
     source: Arc<Source>,
     manifest: Arc<Manifest>,
+    /// Where its pieces are.
+    mirrors: Mirrors,
+    /// Its log, where no piece has that.
+    log: Option<Vec<u8>>,
+    /// Whether bytes are read only of pieces that were compared with their names.
+    in_whole_pieces: bool,
     /// By their index in the manifest, once they were used.
     layouts: Vec<OnceLock<FileLayout>>,
 }
@@ -188,23 +267,57 @@ struct FileLayout {
     layout: Arc<Layout>,
     /// Logs are read whole, and kept as they are stored.
     is_log: bool,
+    /// The digest of the whole file, if a source says it.
+    whole: Option<Arc<WholeDigest>>,
     ahead: ReadAhead,
+    parts: Parts,
+    /// Those who fetch its pieces where no cache keeps them.
+    uncached: OnceLock<Arc<PieceFile<Failure>>>,
 }
 
 impl Files {
-    /// The files of a snapshot.
-    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Files {
+    /// The files of a snapshot. `Forbidden` if pieces lie where this remote must not lead.
+    pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Result<Files> {
         let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
-        Files { source: source.clone(), manifest: manifest.clone(), layouts }
+        let mirrors = source.mirrors.with_referred(source.elsewhere.referred(
+            manifest,
+            &source.remote,
+            source.trust.is_some(),
+        )?);
+        let in_whole_pieces = source.trust.is_some();
+        Ok(Files {
+            source: source.clone(),
+            manifest: manifest.clone(),
+            mirrors,
+            log: None,
+            in_whole_pieces,
+            layouts,
+        })
+    }
+
+    /// The same of a snapshot that the user has named by its digest: all bytes are those that the digest says.
+    pub(in crate::remote) fn in_whole_pieces(self) -> Files {
+        Files { in_whole_pieces: true, ..self }
+    }
+
+    /// The same, with a log that no piece has.
+    pub(in crate::remote) fn with_log(self, log: Vec<u8>) -> Files {
+        Files { log: Some(log), ..self }
     }
 
     fn file(&self, file: usize) -> io::Result<&FileLayout> {
         let (slot, described) =
             self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
-        Ok(slot.get_or_init(|| FileLayout {
-            layout: Arc::new(Layout::of(&self.manifest, described)),
-            is_log: described.kind == FileKind::Log,
-            ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
+        Ok(slot.get_or_init(|| {
+            let layout = Arc::new(Layout::of(&self.manifest, described));
+            FileLayout {
+                is_log: described.kind == FileKind::Log,
+                whole: WholeDigest::of(&self.manifest, described),
+                ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
+                parts: Parts::new(layout.piece_count()),
+                uncached: OnceLock::new(),
+                layout,
+            }
         }))
     }
 
@@ -214,13 +327,46 @@ impl Files {
         cache.file(&file.layout).map_err(|error| self.source.disk_failed(&error)).ok()
     }
 
+    /// Compares a file with the digest of the whole once all of its pieces are in the cache, on a thread of its own. Fails if it
+    /// was compared and differs.
+    fn compare_whole(&self, file: &FileLayout, blob: &Arc<Blob>) -> io::Result<()> {
+        let Some(whole) = &file.whole else { return Ok(()) };
+        whole.check()?;
+        if !whole.is_due(blob) {
+            return Ok(());
+        }
+        let (whole, blob, source, path) = (whole.clone(), blob.clone(), self.source.clone(), self.path());
+        let object = self.manifest.references.as_ref().map_or_else(String::new, |all| all.source.clone());
+        std::thread::spawn(move || match whole.compare(&blob) {
+            Ok(true) => {}
+            Ok(false) => {
+                let text = format!(
+                    "a file of {object} does not have the SHA-256 that the source says; it is not read"
+                );
+                source.tell(&path, &text);
+            }
+            Err(error) => log::warn!("{path}: a whole file could not be compared: {error}"),
+        });
+        Ok(())
+    }
+
     /// Reads past the cached file.
     fn read_in_memory_only(&self, file: &FileLayout, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let layout = &file.layout;
+        let places = layout.pieces_in(offset, buffer.len() as u64);
+        let end = offset.saturating_add(buffer.len() as u64);
+        if let [place] = places.as_slice()
+            && !file.is_log
+            && let Some(bytes) = self.bytes_alone(file, None, *place, offset..end)?
+            && bytes.len() == buffer.len()
+        {
+            buffer.copy_from_slice(&bytes);
+            return Ok(());
+        }
         buffer.fill(0);
-        for place in layout.pieces_in(offset, buffer.len() as u64) {
-            let bytes =
-                if file.is_log { self.of_log(layout, place)? } else { self.in_memory(layout, place)? };
+        file.parts.note_read(&(offset..end));
+        for place in places {
+            let bytes = if file.is_log { self.of_log(layout, place)? } else { self.in_memory(file, place)? };
             layout.copy(place, &bytes, buffer, offset);
         }
         Ok(())
@@ -249,7 +395,7 @@ impl Files {
         let others = (place + 1..layout.piece_count()).chain(0..place);
         let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
         let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
-        let fetching = asked.iter().map(|piece| stored(&source.mirrors, piece, Class::Demand));
+        let fetching = asked.iter().map(|piece| stored(&self.mirrors, piece, Class::Demand));
         let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
         let mut answer = Err(io::ErrorKind::NotFound.into());
         for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
@@ -272,23 +418,65 @@ impl Files {
         answer
     }
 
+    /// Whether its pieces are compared with nothing but the digests of their arrival.
+    fn is_unread(&self) -> bool {
+        self.manifest.references.as_ref().is_some_and(|references| !references.are_read)
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.manifest.collection.tenant, self.manifest.collection.name)
     }
 
-    /// A piece where there is no cache.
-    fn in_memory(&self, layout: &Layout, place: u32) -> io::Result<Arc<Vec<u8>>> {
-        let piece = layout.piece(place).ok_or(io::ErrorKind::NotFound)?;
-        if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
-            return Ok(bytes);
+    /// A piece where there is no cache, and pieces ahead of the reader. Those who want the same one make one request.
+    fn in_memory(&self, file: &FileLayout, place: u32) -> io::Result<Arc<Vec<u8>>> {
+        file.parts.note_whole(place);
+        let (pieces, buffer) = (file.uncached(), &self.source.piece_buffer);
+        let piece = file.layout.piece(place).ok_or(io::ErrorKind::NotFound)?;
+        if self.source.reads_ahead {
+            let count = file.layout.piece_count();
+            let ahead = file.ahead.after(place).take(AHEAD_UNKEPT_MAX);
+            ahead.take_while(|next| *next < count).for_each(|next| self.fetch_uncached(pieces, next));
         }
-        self.source.piece_buffer.failed(&piece.name)?;
-        let fetched = fetched(&self.source.mirrors, &*self.source, piece, Class::Demand);
-        let fetched = runtime::wait(fetched).map_err(to_io)?;
-        let bytes = Arc::new(fetched.map_err(|failure| self.failed(piece, &failure))?);
-        self.source.answered();
-        self.source.piece_buffer.keep(piece.name, &bytes);
-        Ok(bytes)
+        loop {
+            if let Some(bytes) = buffer.get(&piece.name) {
+                return Ok(bytes);
+            }
+            buffer.failed(&piece.name)?;
+            if let Some(claim) = pieces.begin(place) {
+                let fetched = fetched(&self.mirrors, &*self.source, piece, Class::Demand);
+                let bytes = runtime::wait(fetched).map_err(to_io)?.map(Arc::new);
+                if let Ok(bytes) = &bytes {
+                    self.answered(piece);
+                    buffer.keep(piece.name, bytes);
+                }
+                let got = claim.end(bytes.map(Got::Unkept).map_err(Arc::new));
+                if let Got::Unkept(bytes) = got.map_err(|failure| self.failed(piece, &failure))? {
+                    return Ok(bytes);
+                }
+            } else if let Some(got) = pieces.wait(place)
+                && let Got::Unkept(bytes) = got.map_err(|failure| self.failed(piece, &failure))?
+            {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Fetches a piece that no cache keeps before it is wanted.
+    fn fetch_uncached(&self, pieces: &Arc<PieceFile<Failure>>, place: u32) {
+        let Some(piece) = pieces.layout().piece(place).copied() else { return };
+        if self.source.piece_buffer.get(&piece.name).is_some() {
+            return;
+        }
+        let Some(claim) = pieces.begin(place) else { return };
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
+        spawn_ahead(async move {
+            let bytes = fetched(&mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
+            if let Ok(bytes) = &bytes {
+                source.piece_buffer.keep(piece.name, bytes);
+            }
+            // A reader that wants the piece tries again and gets the error.
+            drop(claim.end(bytes.map(Got::Unkept).map_err(Arc::new)));
+        });
     }
 
     /// Makes sure that a piece is there.
@@ -296,7 +484,13 @@ impl Files {
         let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
         loop {
             if blob.pieces().has(place) {
-                return Ok(Got::Here);
+                let compared = if self.mirrors.is_unread(piece) { blob.compared(place) } else { Ok(true) };
+                match compared {
+                    Ok(true) => return Ok(Got::Here),
+                    Ok(false) => {}
+                    Err(error) => self.source.disk_failed(&error),
+                }
+                continue;
             }
             if let Some(bytes) = self.source.piece_buffer.get(&piece.name) {
                 return Ok(Got::Unkept(bytes));
@@ -304,14 +498,11 @@ impl Files {
             self.source.piece_buffer.failed(&piece.name)?;
             if let Some(mut fetching) = blob.begin(place) {
                 self.make_room(&mut fetching);
-                let failed = |error: &io::Error| self.source.disk_failed(error);
-                let fetching = fetching.run(&self.source.mirrors, &*self.source, Class::Demand, &failed);
+                let told = |news: DiskNews<'_>| self.source.disk_told(&news);
+                let fetching = fetching.run(&self.mirrors, &*self.source, Class::Demand, &told);
                 let got = runtime::wait(fetching).map_err(to_io)?;
                 let got = got.map_err(|failure| self.failed(piece, &failure))?;
-                self.source.answered();
-                if let Got::Unkept(bytes) = &got {
-                    self.source.piece_buffer.keep(piece.name, bytes);
-                }
+                self.answered(piece);
                 return Ok(got);
             }
             if let Some(got) = blob.pieces().wait(place) {
@@ -326,7 +517,7 @@ impl Files {
         let has_room = cache.make_room(fetching.blob(), fetching.bytes());
         if has_room {
             fetching.has_room();
-        } else {
+        } else if !cache.is_bypassed() {
             let text = format!(
                 "the cache {} is full; further bytes are read and not kept",
                 cache.directory().display()
@@ -339,9 +530,13 @@ impl Files {
     /// The error of a read. A piece that is gone means that the snapshot was collected, or that the remote
     /// has lost data.
     fn failed(&self, piece: &Piece, failure: &Failure) -> io::Error {
-        let client = self.source.remote.client();
         let (path, number) = (self.path(), self.manifest.number);
+        let referred = self.mirrors.referred(piece);
+        let client = referred.map_or(self.source.remote.client(), Referred::client);
         let error = match failure {
+            failure if let Some(referred) = referred => {
+                self.source.elsewhere.failed(referred, piece, failure)
+            }
             Failure::NotFound => {
                 let collection = &self.manifest.collection;
                 match self.source.remote.has(&collection.tenant, &collection.name, number) {
@@ -371,68 +566,99 @@ impl Files {
         error
     }
 
+    /// The remote has answered a request for a piece, or the source where it lies.
+    fn answered(&self, piece: &Piece) {
+        match self.mirrors.referred(piece) {
+            Some(referred) => self.source.told.answered(referred.client().place()),
+            None => self.source.answered(),
+        }
+    }
+
     /// Fetches the pieces behind the one that is read, if the reader goes through the file in order.
     fn read_ahead(&self, file: &FileLayout, blob: &Arc<Blob>, place: u32) {
         if !self.source.reads_ahead {
             return;
         }
-        let count = blob.layout().piece_count();
-        for next in file.ahead.after(place).take_while(|next| *next < count) {
+        let (count, is_kept) = (blob.layout().piece_count(), self.source.keeps());
+        let most = if is_kept { usize::MAX } else { AHEAD_UNKEPT_MAX };
+        for next in file.ahead.after(place).take(most).take_while(|next| *next < count) {
             self.fetch_in_background(blob, next);
         }
     }
 
     fn fetch_in_background(&self, blob: &Arc<Blob>, place: u32) {
-        let Some(mut fetching) = blob.begin(place) else { return };
-        if !self.make_room(&mut fetching) {
+        let Some(piece) = blob.layout().piece(place).copied() else { return };
+        if self.source.piece_buffer.get(&piece.name).is_some() {
             return;
         }
-        let source = self.source.clone();
-        let spawned = runtime::spawn(async move {
-            let failed = |error: &io::Error| source.disk_failed(error);
+        let Some(mut fetching) = blob.begin(place) else { return };
+        // Without room, memory has it until it is read.
+        self.make_room(&mut fetching);
+        let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
+        spawn_ahead(async move {
+            let told = |news: DiskNews<'_>| source.disk_told(&news);
             // A reader that wants the piece tries again and gets the error.
-            drop(fetching.run(&source.mirrors, &*source, Class::Ahead, &failed).await);
+            drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
         });
-        if let Err(error) = spawned {
-            log::warn!("read-ahead has stopped: {error}");
-        }
     }
 
-    /// The first bytes of a file that nobody has read yet, before their piece. They are not compared with
-    /// the piece's name; their blocks have checksums.
-    fn first_bytes(
+    /// The bytes of a short read that a request for them alone gives: the first ones of a file that nobody has read yet,
+    /// or some here and there. They are not compared with the piece's name; their blocks have checksums.
+    fn bytes_alone(
         &self,
         file: &FileLayout,
-        blob: &Arc<Blob>,
+        blob: Option<&Arc<Blob>>,
         place: u32,
-        offset: u64,
-        len: u64,
+        range: Range<u64>,
     ) -> io::Result<Option<Vec<u8>>> {
-        // A checksum of a block is no proof of who wrote it.
-        if self.source.trust.is_some()
+        let pieces = blob.map_or_else(|| file.uncached(), |blob| blob.pieces());
+        let len = range.end.saturating_sub(range.start);
+        let Some((piece, inside)) = file.layout.verbatim(range.start, len) else { return Ok(None) };
+        // A checksum of a block is no proof of who wrote it. A piece that is on its way is soon here.
+        if self.in_whole_pieces
             || !self.source.reads_ahead
-            || !file.ahead.is_unread()
-            || blob.pieces().has(place)
+            || u64::from(piece.stored) <= 2 * FIRST_BYTES
+            || len > FIRST_BYTES
+            || !pieces.is_wanted(place)
+            || self.source.piece_buffer.get(&piece.name).is_some()
         {
             return Ok(None);
         }
-        let Some((piece, range)) = file.layout.verbatim(offset, len) else { return Ok(None) };
-        if u64::from(piece.stored) <= 2 * FIRST_BYTES || len > FIRST_BYTES {
-            return Ok(None);
+        self.source.piece_buffer.failed(&piece.name)?;
+        match file.parts.begin(place, piece, range, &self.source.part_buffer) {
+            PartOf::Kept(bytes) => Ok(Some(bytes)),
+            PartOf::Request(coming) => {
+                let bytes = self.requested(piece, inside)?;
+                if let Some(bytes) = &bytes {
+                    coming.keep(&self.source.part_buffer, bytes.clone());
+                }
+                Ok(bytes)
+            }
+            PartOf::First => {
+                file.ahead.begin(place);
+                let bytes = self.requested(piece, inside)?;
+                match blob {
+                    Some(blob) if bytes.is_some() => self.fetch_in_background(blob, place),
+                    None if bytes.is_some() => self.fetch_uncached(pieces, place),
+                    _ => {}
+                }
+                Ok(bytes)
+            }
+            PartOf::Piece => Ok(None),
         }
-        // One of those who read at the same time.
-        if !file.ahead.begin(place) {
-            return Ok(None);
-        }
-        let (key, mut bytes) = (keys::piece(&piece.name), Vec::new());
-        let wanted = Wanted { len_max: range.end, range: Some(range) };
-        let fetched = self.source.remote.client().fetch(&key, wanted, Class::Demand, |chunk| {
+    }
+
+    /// A range of a piece, by a request of its own.
+    fn requested(&self, piece: &Piece, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
+        let at = self.mirrors.first_place(piece);
+        let ((key, wanted), mut bytes) = (at.asked_part(piece, range), Vec::new());
+        let fetched = at.client().fetch(&key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
         });
         match runtime::wait(fetched).map_err(to_io)? {
             Ok(()) => {
-                self.fetch_in_background(blob, place);
+                self.answered(piece);
                 Ok(Some(bytes))
             }
             // A second request would take as long.
@@ -442,15 +668,31 @@ impl Files {
     }
 }
 
+/// Fetches a piece that nobody waits for yet.
+fn spawn_ahead(work: impl Future<Output = ()> + Send + 'static) {
+    if let Err(error) = runtime::spawn(work) {
+        log::warn!("read-ahead has stopped: {error}");
+    }
+}
+
 impl SnapshotFiles for Files {
     fn read_at(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.file(index)?;
+        if let Some(log) = self.log.as_ref().filter(|_| file.is_log) {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            let part =
+                log.get(from..from.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(part);
+            return Ok(());
+        }
         let Some(blob) = self.cached(file) else {
             return self.read_in_memory_only(file, buffer, offset);
         };
+        self.compare_whole(file, &blob)?;
         let places = file.layout.pieces_in(offset, buffer.len() as u64);
+        let end = offset.saturating_add(buffer.len() as u64);
         if let [place] = places.as_slice()
-            && let Some(bytes) = self.first_bytes(file, &blob, *place, offset, buffer.len() as u64)?
+            && let Some(bytes) = self.bytes_alone(file, Some(&blob), *place, offset..end)?
             && bytes.len() == buffer.len()
         {
             buffer.copy_from_slice(&bytes);
@@ -458,8 +700,10 @@ impl SnapshotFiles for Files {
             return Ok(());
         }
         let mut kept = Vec::new();
+        file.parts.note_read(&(offset..end));
         self.source.was_read(places.iter().all(|place| blob.pieces().has(*place)));
         for place in places {
+            file.parts.note_whole(place);
             self.read_ahead(file, &blob, place);
             if let Got::Unkept(bytes) = self.get(&blob, place)? {
                 kept.push((place, bytes));
@@ -472,15 +716,21 @@ impl SnapshotFiles for Files {
         for (place, bytes) in kept {
             file.layout.copy(place, &bytes, buffer, offset);
         }
-        Ok(())
+        self.compare_whole(file, &blob)
     }
 
     fn read_in_memory(&self, index: usize, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file(index)?;
         let Some(blob) = self.cached(file) else { return Ok(0) };
+        if self.is_unread() && blob.lacks_comparison(file.layout.pieces_in(offset, buffer.len() as u64)) {
+            return Ok(0);
+        }
+        self.compare_whole(file, &blob)?;
         // A read that may wait goes past a cache that fails.
         let read = blob.read_in_memory(buffer, offset).unwrap_or(0);
         if read > 0 {
+            let places = file.layout.pieces_in(offset, read as u64);
+            places.into_iter().for_each(|place| file.parts.note_whole(place));
             self.source.was_read(true);
         }
         Ok(read)
@@ -492,7 +742,14 @@ impl SnapshotFiles for Files {
         if self.source.cache.as_ref().is_some_and(Cache::is_distrusted) {
             return Ok(None);
         }
-        self.cached(file).map_or(Ok(None), |blob| blob.descriptor())
+        let is_compared =
+            |blob: &Arc<Blob>| !self.is_unread() || !blob.lacks_comparison(0..file.layout.piece_count());
+        let Some(blob) = self.cached(file).filter(is_compared) else { return Ok(None) };
+        self.compare_whole(file, &blob)?;
+        if file.whole.as_ref().is_some_and(|whole| !whole.is_right()) {
+            return Ok(None);
+        }
+        blob.descriptor()
     }
 
     fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {
@@ -500,11 +757,17 @@ impl SnapshotFiles for Files {
         let places = file.layout.pieces_in(offset, len);
         match self.cached(file) {
             Some(blob) => {
+                places.iter().for_each(|place| file.parts.note_whole(*place));
+                self.source.part_buffer.forget(&file.parts);
                 blob.drop_pieces(&places);
                 Ok(!places.is_empty())
             }
-            // Bytes in memory were compared with their piece's name.
-            None => Ok(false),
+            // Pieces in memory were compared with their names, and parts were not.
+            None => {
+                places.iter().for_each(|place| file.parts.note_whole(*place));
+                self.source.part_buffer.forget(&file.parts);
+                Ok(self.source.reads_ahead && !places.is_empty())
+            }
         }
     }
 }

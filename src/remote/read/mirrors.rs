@@ -1,9 +1,11 @@
-//! The sources of pieces: mirrors of the remote, and the remote itself.
+//! The sources of pieces: mirrors of the remote, the remote itself, and for pieces that are ranges of other objects, these.
 //!
 //! A mirror has the objects of the remote under the same keys, perhaps not all of them. Only pieces are asked of
 //! it, since their names tell whether they are right. Any error of a mirror leads to the next one, and at last
 //! to the remote.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,8 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Piece;
 use crate::model::Result;
 use crate::remote::client::failure::Failure;
-use crate::remote::client::{Client, Deadlines};
+use crate::remote::client::{Client, Deadlines, Wanted};
+use crate::remote::read::references::Referred;
 
 /// A mirror that fails is not asked for this long.
 const AVOIDED: Duration = Duration::from_secs(10);
@@ -28,10 +31,13 @@ const DEADLINES: Deadlines = Deadlines {
     pause_max: Duration::from_millis(500),
 };
 
-/// A remote and its mirrors.
+/// A remote and its mirrors. Clones share them.
+#[derive(Clone)]
 pub struct Mirrors {
     origin: Client,
-    mirrors: Vec<Mirror>,
+    mirrors: Arc<Vec<Mirror>>,
+    /// Pieces that lie elsewhere.
+    referred: Option<Arc<Referred>>,
 }
 
 /// A mirror of the remote.
@@ -53,13 +59,33 @@ impl Mirror {
 impl Mirrors {
     /// A remote without mirrors.
     pub fn of(origin: &Client) -> Mirrors {
-        Mirrors { origin: origin.clone(), mirrors: Vec::new() }
+        Mirrors { origin: origin.clone(), mirrors: Arc::default(), referred: None }
     }
 
     /// The same, with these mirrors, which are asked in this order.
     pub fn with_mirrors(self, mirrors: Vec<Client>) -> Mirrors {
         let mirror = |client| Mirror { client, is_off: AtomicBool::new(false), failed: Mutex::new(None) };
-        Mirrors { mirrors: mirrors.into_iter().map(mirror).collect(), ..self }
+        Mirrors { mirrors: Arc::new(mirrors.into_iter().map(mirror).collect()), ..self }
+    }
+
+    /// The same for a snapshot with pieces that lie elsewhere.
+    pub(in crate::remote) fn with_referred(&self, referred: Option<Referred>) -> Mirrors {
+        Mirrors { referred: referred.map(Arc::new), ..self.clone() }
+    }
+
+    /// Where a piece lies, if that is elsewhere.
+    pub(in crate::remote) fn referred(&self, piece: &Piece) -> Option<&Referred> {
+        self.referred.as_deref().filter(|referred| referred.has(piece))
+    }
+
+    /// The place to ask for the first bytes of a piece. A mirror might have others.
+    pub(in crate::remote) fn first_place(&self, piece: &Piece) -> Place<'_> {
+        self.referred(piece).map_or(Place::Origin(&self.origin), Place::Elsewhere)
+    }
+
+    /// Whether nobody knows the bytes of a piece but the object that it is a range of.
+    pub(in crate::remote) fn is_unread(&self, piece: &Piece) -> bool {
+        self.referred(piece).is_some_and(|referred| !referred.are_read())
     }
 
     /// The client of a mirror at a URL.
@@ -79,7 +105,10 @@ impl Mirrors {
 
     /// The places to ask for a piece, one after the other. The remote is asked `tries` times, since bytes may
     /// be damaged on their way.
-    pub(in crate::remote) fn places(&self, tries: usize) -> Vec<Place<'_>> {
+    pub(in crate::remote) fn places(&self, piece: &Piece, tries: usize) -> Vec<Place<'_>> {
+        if let Some(referred) = self.referred(piece) {
+            return vec![Place::Elsewhere(referred); tries];
+        }
         let mirrors = self.mirrors.iter().filter(|mirror| mirror.is_asked()).map(Place::Mirror);
         mirrors.chain(std::iter::repeat_n(Place::Origin(&self.origin), tries)).collect()
     }
@@ -90,6 +119,7 @@ impl Mirrors {
 pub(in crate::remote) enum Place<'a> {
     Mirror(&'a Mirror),
     Origin(&'a Client),
+    Elsewhere(&'a Referred),
 }
 
 impl Place<'_> {
@@ -98,18 +128,46 @@ impl Place<'_> {
         match self {
             Place::Mirror(mirror) => &mirror.client,
             Place::Origin(client) => client,
+            Place::Elsewhere(referred) => referred.client(),
         }
+    }
+
+    /// The key of a piece there, and the whole of it.
+    pub fn asked(&self, piece: &Piece) -> (String, Wanted) {
+        let (key, range) = self.asked_part(piece, 0..u64::from(piece.stored));
+        let is_object = !matches!(self, Place::Elsewhere(_));
+        (key, if is_object { Wanted::whole(u64::from(piece.stored)) } else { range })
+    }
+
+    /// The same of a range of a piece.
+    pub fn asked_part(&self, piece: &Piece, range: Range<u64>) -> (String, Wanted) {
+        let elsewhere = match self {
+            Place::Elsewhere(referred) => referred.asked(piece, range.clone()),
+            Place::Mirror(_) | Place::Origin(_) => None,
+        };
+        elsewhere.unwrap_or_else(|| (keys::piece(&piece.name), Wanted::range(range)))
+    }
+
+    /// Whether bytes with this digest are those of a piece.
+    pub fn is_right(&self, piece: &Piece, digest: &[u8; 32]) -> bool {
+        let is_unread = matches!(self, Place::Elsewhere(referred) if !referred.are_read());
+        is_unread || *digest == piece.name.digest
     }
 
     /// The piece had other bytes than its name says.
     pub fn was_wrong(&self, piece: &Piece) {
-        let (place, key) = (self.client().place(), keys::piece(&piece.name));
+        let (key, _) = self.asked(piece);
+        let place = self.client().place();
+        self.client().counts().failures.fetch_add(1, Ordering::Relaxed);
         match self {
             Place::Mirror(mirror) => {
                 mirror.is_off.store(true, Ordering::Relaxed);
                 log::warn!(
                     "{place}/{key}: its bytes do not match the digest in its name; the mirror is no longer used"
                 );
+            }
+            Place::Elsewhere(_) => {
+                log::warn!("{place}/{key}: its bytes are not those that the snapshot names")
             }
             Place::Origin(_) => log::warn!("{place}/{key}: its bytes do not match the digest in its name"),
         }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::format::snapshot::keys;
+use crate::format::snapshot::keys::{self, PieceName};
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::format::zstandard;
 use crate::model::{Error, ErrorKind};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
-use crate::remote::client::{Client, Wanted, runtime};
+use crate::remote::client::{Client, runtime};
 use crate::remote::place::remote::Remote;
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
@@ -99,12 +99,11 @@ pub(in crate::remote) async fn stored(
     piece: &Piece,
     class: Class,
 ) -> Result<Vec<u8>, Failure> {
-    for place in mirrors.places(TRIES) {
+    for place in mirrors.places(piece, TRIES) {
         let mut stored = Vec::with_capacity(piece.stored as usize);
         let mut hasher = blake3::Hasher::new();
-        let whole = Wanted { range: None, len_max: u64::from(piece.stored) };
-        let key = keys::piece(&piece.name);
-        let done = place.client().fetch(&key, whole, class, |chunk: Bytes| {
+        let (key, wanted) = place.asked(piece);
+        let done = place.client().fetch(&key, wanted, class, |chunk: Bytes| {
             hasher.update(&chunk);
             stored.extend_from_slice(&chunk);
             Ok(())
@@ -113,7 +112,7 @@ pub(in crate::remote) async fn stored(
             Err(failure) if place.leads_on(&failure) => continue,
             done => done?,
         }
-        if *hasher.finalize().as_bytes() == piece.name.digest {
+        if place.is_right(piece, hasher.finalize().as_bytes()) {
             return Ok(stored);
         }
         place.was_wrong(piece);
@@ -131,6 +130,16 @@ pub(in crate::remote) fn unpacked(piece: &Piece, stored: Vec<u8>) -> Result<Vec<
         PieceEncoding::Difference => return Err(Failure::WrongBytes),
     };
     if raw.len() == piece.raw as usize { Ok(raw) } else { Err(Failure::WrongLength(raw.len() as u64)) }
+}
+
+/// A piece that stands for these bytes, and its stored bytes.
+pub(in crate::remote) fn packed(raw: Vec<u8>, is_log: bool) -> (Piece, Vec<u8>) {
+    let len = raw.len();
+    let frame = is_log.then(|| zstandard::encode(&raw)).filter(|frame| frame.len() < len);
+    let encoding = if frame.is_some() { PieceEncoding::Zstandard } else { PieceEncoding::Raw };
+    let stored = frame.unwrap_or(raw);
+    let name = PieceName { digest: *blake3::hash(&stored).as_bytes(), generation: 0 };
+    (Piece { name, stored: stored.len() as u32, raw: len as u32, encoding }, stored)
 }
 
 /// The log of a snapshot.

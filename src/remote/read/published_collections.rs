@@ -1,6 +1,6 @@
 //! The snapshots of a remote as a mount shows them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -8,14 +8,13 @@ use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Manifest;
+use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result, StoreId};
-use crate::remote::client::runtime;
-use crate::remote::place::at::{At, number_of};
-use crate::remote::place::listing::{Listed, Listing, listing};
+use crate::remote::place::at::At;
+use crate::remote::place::listing::{Listed, Listing};
+use crate::remote::read::collection_lookup::CollectionLookup;
 use crate::remote::read::files::{Files, Source};
-use crate::remote::read::names::{Answer, KEPT, Names};
 use crate::remote::read::pieces::to_io;
-use crate::remote::read::snapshot_lookup::{Known, Newest};
 use crate::store::{Snapshot, Snapshots, Traffic};
 
 /// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
@@ -30,29 +29,19 @@ const LAST_PUSH_BYTES_MAX: u64 = 64;
 /// The snapshots of a remote.
 pub struct Published {
     source: Arc<Source>,
-    /// By tenant and collection; the newest of others.
-    wanted: HashMap<OwnedCollectionName, At>,
+    lookup: Arc<CollectionLookup>,
     /// The variant to show of each collection that has it.
     tier: Option<String>,
-    /// Listed names by tenant; those of tenants by an empty text.
-    names: Names,
-    /// The newest manifests that were listed; `None` for a remote with many.
-    listed: Arc<Mutex<Option<Listing>>>,
     /// The snapshot that was opened last, by tenant and collection.
     opened: Mutex<HashMap<OwnedCollectionName, Snapshot>>,
 }
 
 impl Published {
-    /// The snapshots of a remote.
+    /// The snapshots of a remote: of these collections the wanted ones, of others the newest.
     pub fn new(source: Source, wanted: HashMap<OwnedCollectionName, At>) -> Published {
-        Published {
-            source: Arc::new(source),
-            wanted,
-            tier: None,
-            names: Names::default(),
-            listed: Arc::default(),
-            opened: Mutex::default(),
-        }
+        let source = Arc::new(source);
+        let lookup = Arc::new(CollectionLookup::new(&source, wanted));
+        Published { source, lookup, tier: None, opened: Mutex::default() }
     }
 
     /// The same, which shows this variant of each collection that has it. Others are shown exactly, and an
@@ -63,17 +52,13 @@ impl Published {
 
     /// The same, of whose collections this listing was just made.
     pub fn with_listing(self, listing: Option<Listing>) -> Published {
-        let listing = listing.map(|listing| seen_by(&self.source, listing));
-        if let Some(listing) = &listing {
-            self.names.know(names_in(listing));
-        }
-        *self.listed.lock() = listing;
+        self.lookup.note_listing(listing);
         self
     }
 
     /// Finds the snapshots that the user wants. `NotFound` if one does not exist.
     pub fn check_wanted(&self) -> Result<()> {
-        for name in self.wanted.keys() {
+        for name in self.lookup.wanted() {
             let place = self.source.remote().place();
             let advice = format!("tierfs log {place} {name} lists the snapshots");
             match self.snapshot(&name.tenant, &name.name) {
@@ -99,83 +84,23 @@ impl Published {
     fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
         let key = OwnedCollectionName::new(tenant, collection);
         let opened = self.opened.lock().get(&key).cloned();
-        let Some(manifest) = self.manifest(&key, opened.as_ref())?.filter(|found| !found.is_removal()) else {
+        let Some(manifest) = self
+            .lookup
+            .manifest(&key, opened.as_ref().map(|opened| &opened.manifest))?
+            .filter(|found| !found.is_removal())
+        else {
             self.opened.lock().remove(&key);
             return Ok(None);
         };
         if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
             return Ok(opened);
         }
-        let files = Arc::new(Files::new(&self.source, &manifest));
+        let files = Files::new(&self.source, &manifest)?;
+        let files = Arc::new(if self.lookup.is_by_digest(&key) { files.in_whole_pieces() } else { files });
         let variant = self.variant(&manifest)?;
         let snapshot = Snapshot { manifest, variant, files };
         self.opened.lock().insert(key, snapshot.clone());
         Ok(Some(snapshot))
-    }
-
-    /// The manifest of the snapshot that is wanted of a collection.
-    fn manifest(
-        &self,
-        key: &OwnedCollectionName,
-        opened: Option<&Snapshot>,
-    ) -> Result<Option<Arc<Manifest>>> {
-        let at = match self.wanted.get(key) {
-            None | Some(At::Newest) => {
-                let known = match opened {
-                    Some(opened) => Known::Opened(opened.manifest.number),
-                    None => self.listed(key),
-                };
-                return Ok(match self.source.search(key.borrowed(), known)? {
-                    Newest::None => None,
-                    Newest::Opened => opened.map(|opened| opened.manifest.clone()),
-                    Newest::Manifest(manifest) => Some(manifest),
-                });
-            }
-            Some(at) => at,
-        };
-        // A digest never names another snapshot.
-        if let (Some(opened), At::Digest(_)) = (opened, at) {
-            return Ok(Some(opened.manifest.clone()));
-        }
-        let number = number_of(self.source.remote(), key.borrowed(), at)?;
-        if let Some(opened) = opened.filter(|opened| opened.manifest.number == number) {
-            return Ok(Some(opened.manifest.clone()));
-        }
-        let found = self.source.numbered(&key.tenant, &key.name, number)?;
-        if matches!(at, At::Digest(digest) if *digest != found.digest) {
-            let text = format!("{}: snapshot {number} of {key} was replaced", self.source.remote().place());
-            return Err(Error::corrupt(text));
-        }
-        Ok(Some(found.manifest))
-    }
-
-    /// The listed manifest of a collection.
-    fn listed(&self, key: &OwnedCollectionName) -> Known {
-        let listed = self.listed.lock();
-        let Some(listing) = &*listed else { return Known::Nothing };
-        match listing.newest.get(key) {
-            Some(found) if listing.when.elapsed() < KEPT => Known::JustListed(*found),
-            Some(found) => Known::Listed(*found),
-            None => Known::Nothing,
-        }
-    }
-
-    /// Lists names: all of a small remote, those of `key` of another.
-    fn names(&self, key: &str) -> Result<Vec<String>> {
-        let (source, of, listed) = (self.source.clone(), key.to_owned(), self.listed.clone());
-        self.names.get(key, move || {
-            let remote = source.remote();
-            if listed.lock().is_some() {
-                let found = runtime::wait(listing(remote.client()))??;
-                let found = found.map(|found| seen_by(&source, found));
-                listed.lock().clone_from(&found);
-                if let Some(found) = found {
-                    return Ok(Answer::All(names_in(&found)));
-                }
-            }
-            let names = if of.is_empty() { remote.tenants() } else { remote.collections(&of) };
-            names.map(Answer::Of)
-        })
     }
 
     /// The variant of a snapshot to show.
@@ -209,15 +134,44 @@ impl Snapshots for Published {
     }
 
     fn tenants(&self) -> io::Result<Vec<String>> {
-        self.names("").map_err(to_io)
+        self.lookup.tenant_names().map_err(to_io)
     }
 
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>> {
-        self.names(tenant).map_err(to_io)
+        self.lookup.collection_names(tenant).map_err(to_io)
     }
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
         self.snapshot(tenant, collection).map_err(to_io)
+    }
+
+    fn entries(&self, tenant: &str) -> io::Result<Arc<BTreeMap<String, ListedCollection>>> {
+        self.lookup.entries(tenant).map_err(to_io)
+    }
+
+    fn known_entries(&self, tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
+        self.lookup.known_entries(tenant)
+    }
+
+    fn numbers(&self, tenant: &str) -> io::Result<HashMap<String, u64>> {
+        self.lookup.numbers(tenant).map_err(to_io)
+    }
+
+    fn list_again(&self) {
+        self.lookup.make_old();
+    }
+
+    fn numbered(&self, tenant: &str, collection: &str, number: u64) -> io::Result<Option<Snapshot>> {
+        let found = match self.source.numbered(tenant, collection, number) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(to_io)?,
+        };
+        if found.manifest.is_removal() {
+            return Ok(None);
+        }
+        let files = Arc::new(Files::new(&self.source, &found.manifest).map_err(to_io)?);
+        let variant = self.variant(&found.manifest).map_err(to_io)?;
+        Ok(Some(Snapshot { manifest: found.manifest, variant, files }))
     }
 
     fn last_push(&self) -> Option<Vec<u8>> {
@@ -239,13 +193,8 @@ impl Snapshots for Published {
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
         let mut names = self.collections(tenant)?;
         names.sort_unstable();
-        let lens: Vec<Option<Listed>> = {
-            let listed = self.listed.lock();
-            let of = |name: &String| {
-                listed.as_ref()?.newest.get(&OwnedCollectionName::new(tenant, name.clone())).copied()
-            };
-            names.iter().map(of).collect()
-        };
+        let of = |name: &String| self.lookup.listed(&OwnedCollectionName::new(tenant, name.clone()));
+        let lens: Vec<Option<Listed>> = names.iter().map(of).collect();
         let is_small = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.len <= BESIDE_BYTES_MAX);
         let mut wanted = names.iter().zip(&lens);
         let first = wanted.next();
@@ -271,28 +220,4 @@ impl Snapshots for Published {
             _ => opened.into_iter().collect(),
         }
     }
-}
-
-/// A listing as a mount sees it: where signatures are wanted, a removal counts only once its signature was compared.
-fn seen_by(source: &Source, mut listing: Listing) -> Listing {
-    if source.trust().is_some() {
-        listing.newest.extend(std::mem::take(&mut listing.removed));
-    }
-    listing
-}
-
-/// The names in a listing, as [`Published::names`] has them.
-fn names_in(listing: &Listing) -> HashMap<String, Vec<String>> {
-    let mut names: HashMap<String, Vec<String>> = HashMap::new();
-    names.entry(String::new()).or_default();
-    let mut listed: Vec<&OwnedCollectionName> = listing.newest.keys().collect();
-    listed.sort_unstable();
-    for OwnedCollectionName { tenant, name } in listed {
-        let of_tenant = names.entry(tenant.clone()).or_default();
-        of_tenant.push(name.clone());
-        if of_tenant.len() == 1 {
-            names.entry(String::new()).or_default().push(tenant.clone());
-        }
-    }
-    names
 }

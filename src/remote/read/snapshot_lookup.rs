@@ -5,17 +5,19 @@
 //! remote has said that there is none after it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::join;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
-use crate::model::{CollectionName, Error, ErrorKind, Result};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::DIGEST_BYTES;
 use crate::remote::place::listing::{LISTED_MAX, Listed};
 use crate::remote::place::remote::{Found, NUMBER_BYTES_MAX};
 use crate::remote::read::cache::object_cache::Kind;
+use crate::remote::read::cache::remote_notes::ShownManifest;
 use crate::remote::read::files::Source;
 
 /// Knowledge of the snapshots of a collection before a search.
@@ -42,8 +44,53 @@ pub enum Newest {
 }
 
 impl Source {
-    /// The newest snapshot of a collection.
-    pub fn search(
+    /// The newest snapshot of a collection. While the remote is away, the newest that was shown before.
+    pub fn search(&self, place: CollectionName<'_>, known: Known) -> Result<Newest> {
+        let is_open = matches!(known, Known::Opened(_));
+        let shown = |error: Option<&Error>| {
+            let found = self.shown(place, None)?;
+            let text = format!(
+                "snapshot {} is shown as it was last seen: {}",
+                found.number,
+                error.map_or_else(|| "the remote is away".to_owned(), |error| error.to_string())
+            );
+            self.tell(&place.to_string(), &text);
+            Some(Newest::Manifest(found))
+        };
+        if self.is_away()
+            && !is_open
+            && let Some(found) = shown(None)
+        {
+            return Ok(found);
+        }
+        match self.search_in_remote(place, known) {
+            Err(error) if error.kind() == ErrorKind::Io && !is_open => shown(Some(&error)).ok_or(error),
+            found => found.inspect_err(|error| self.tell_of_wrong(place, error)),
+        }
+    }
+
+    /// The manifest of a snapshot that was shown before, of this number or the newest of them, if the cache has it.
+    pub(in crate::remote) fn shown(
+        &self,
+        place: CollectionName<'_>,
+        number: Option<u64>,
+    ) -> Option<Arc<Manifest>> {
+        let cache = self.cache()?;
+        let shown = cache.shown(&place.owned(), number)?;
+        let bytes = cache.kept(Kind::Manifest, &shown.digest, shown.len)?;
+        let found = self.keep(place.tenant, place.name, shown.number, bytes);
+        found.inspect_err(|error| log::warn!("{place}: {error}")).ok().map(|found| found.manifest)
+    }
+
+    /// Tells of a manifest with wrong bytes.
+    fn tell_of_wrong(&self, place: CollectionName<'_>, error: &Error) {
+        if error.kind() == ErrorKind::Corrupt {
+            self.remote().client().counts().failures.fetch_add(1, Ordering::Relaxed);
+            self.tell(&place.to_string(), &error.to_string());
+        }
+    }
+
+    fn search_in_remote(
         &self,
         CollectionName { tenant, name: collection }: CollectionName<'_>,
         known: Known,
@@ -51,7 +98,7 @@ impl Source {
         let number_of = |found: Option<Vec<u8>>| {
             found.and_then(|bytes| keys::number(String::from_utf8_lossy(&bytes).trim()))
         };
-        let head = || (keys::head(tenant, collection), whole(NUMBER_BYTES_MAX));
+        let head = || (keys::head(tenant, collection), Wanted::whole(NUMBER_BYTES_MAX));
         let client = self.remote().client();
         let opened = if let Known::Opened(number) = known { Some(number) } else { None };
         let (mut at, mut asks_head) = match known {
@@ -81,7 +128,10 @@ impl Source {
             let (number, is_open) = (at.number, opened == Some(at.number));
             let next = keys::snapshot(tenant, collection, number.saturating_add(1));
             let mut wanted = Vec::new();
-            let (key, part) = (keys::snapshot(tenant, collection, number), self.part_of(at));
+            let (key, part) = (
+                keys::snapshot(tenant, collection, number),
+                self.part_of(CollectionName::new(tenant, collection), at),
+            );
             if !is_open {
                 wanted.push((key.clone(), part.clone()));
             }
@@ -121,18 +171,38 @@ impl Source {
         }
     }
 
-    /// The manifest of a number, and its digest.
+    /// The manifest of a number, and its digest. While the remote is away, it must have been shown before.
     pub fn numbered(&self, tenant: &str, collection: &str, number: u64) -> Result<Found> {
+        let place = CollectionName::new(tenant, collection);
+        let shown = || {
+            let cache = self.cache()?;
+            let shown = cache.shown(&place.owned(), Some(number))?;
+            let bytes = cache.kept(Kind::Manifest, &shown.digest, shown.len)?;
+            self.keep(tenant, collection, number, bytes).ok()
+        };
+        if self.is_away()
+            && let Some(found) = shown()
+        {
+            return Ok(found);
+        }
+        match self.numbered_in_remote(tenant, collection, number) {
+            Err(error) if error.kind() == ErrorKind::Io => shown().ok_or(error),
+            found => found.inspect_err(|error| self.tell_of_wrong(place, error)),
+        }
+    }
+
+    fn numbered_in_remote(&self, tenant: &str, collection: &str, number: u64) -> Result<Found> {
+        let place = CollectionName::new(tenant, collection);
         let (client, key) = (self.remote().client(), keys::snapshot(tenant, collection, number));
         let mut at = Candidate::new(number);
-        if self.cache().is_some_and(|cache| cache.keeps_any_of(Kind::Manifest)) {
+        if self.cache().is_some_and(|cache| cache.shown(&place.owned(), Some(number)).is_some()) {
             let (below, before) = (keys::snapshots(tenant, collection), number.checked_sub(1));
             let before = before.map(|before| keys::snapshot(tenant, collection, before));
             let below = below.trim_end_matches('/');
             let listed = runtime::wait(client.listed(below, before.as_deref(), 1))??;
             at.len = listed.iter().find(|object| object.key == key).map(|object| object.len);
         }
-        let part = self.part_of(at);
+        let part = self.part_of(place, at);
         let mut found = runtime::wait(client.got(&key, part.clone()))??;
         if part.range.is_some()
             && let Some(digest) = &found
@@ -143,13 +213,16 @@ impl Source {
         self.keep(tenant, collection, number, bytes)
     }
 
-    /// The part of a manifest to ask for: its digest, if the cache may have the manifest.
-    fn part_of(&self, at: Candidate) -> Wanted {
-        let is_likely =
-            |len: &u64| self.cache().is_some_and(|cache| cache.keeps_one_of(Kind::Manifest, *len));
-        match at.len.filter(is_likely).and_then(|len| Some((len.checked_sub(DIGEST_BYTES)?, len))) {
-            Some((from, len)) => Wanted { range: Some(from..len), len_max: len },
-            None => whole(MANIFEST_BYTES_MAX),
+    /// The part of a manifest to ask for: its digest, if the cache has the manifest that was shown under this number.
+    fn part_of(&self, place: CollectionName<'_>, at: Candidate) -> Wanted {
+        let shown = self.cache().and_then(|cache| {
+            let shown = cache.shown(&place.owned(), Some(at.number))?;
+            let is_same = at.len == Some(shown.len) && cache.keeps(Kind::Manifest, &shown.digest);
+            is_same.then_some(shown.len)
+        });
+        match shown.and_then(|len| Some((len.checked_sub(DIGEST_BYTES)?, len))) {
+            Some((from, len)) => Wanted::range(from..len),
+            None => Wanted::whole(MANIFEST_BYTES_MAX),
         }
     }
 
@@ -173,9 +246,13 @@ impl Source {
                 return Err(error);
             }
         }
-        let kept = self.cache().map(|cache| cache.keep(Kind::Manifest, &found.digest, &found.bytes));
-        if let Some(Err(error)) = kept {
-            self.disk_failed(&error);
+        if let Some(cache) = self.cache() {
+            let len = found.bytes.len() as u64;
+            cache
+                .keep(Kind::Manifest, &found.digest, &found.bytes)
+                .unwrap_or_else(|error| self.disk_failed(&error));
+            let shown = ShownManifest { number, digest: found.digest, len };
+            cache.note_shown(OwnedCollectionName::new(tenant, collection), shown);
         }
         Ok(found)
     }
@@ -217,8 +294,4 @@ impl Candidate {
     fn from(Listed { number, len }: Listed) -> Candidate {
         Candidate { number, len: Some(len) }
     }
-}
-
-fn whole(len_max: u64) -> Wanted {
-    Wanted { range: None, len_max }
 }

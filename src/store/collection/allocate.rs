@@ -151,6 +151,16 @@ impl Collection {
         Ok(number)
     }
 
+    /// Notes that an import begins, which names the objects of its data files by several batches.
+    pub fn publishing_begins(&self) {
+        self.reservations.publishing_begins();
+    }
+
+    /// Notes that it has ended.
+    pub fn publishing_ends(&self) {
+        self.reservations.publishing_ends();
+    }
+
     /// Allocates a data file number for an outside file.
     pub fn outside_number(&self) -> Result<u64> {
         let writer = &mut *self.writer()?;

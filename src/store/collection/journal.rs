@@ -20,8 +20,8 @@ pub(in crate::store) struct Writer {
     pub log: Log,
     /// Files written since the last sync.
     pub unsynced: Touched,
-    /// Space freed by a batch, with the batch's number: reusable once the batch is durable and nothing
-    /// reads the space.
+    /// Space freed by a batch, with the batch's number, in the order of these: reusable once the batch is
+    /// durable and nothing reads the space.
     pub freed: Vec<(u64, Freed)>,
     /// How many of these could not be reclaimed by which durable batch, and when that was found.
     pub kept: Option<((usize, u64), Instant)>,

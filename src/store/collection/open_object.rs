@@ -40,6 +40,8 @@ pub struct OpenObject {
     /// The data file, or why it cannot be opened. Blocks in other files can be read without it.
     pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
     pub(in crate::store) verify: Verify,
+    /// Its blocks in the data file have no checksums: nobody has read them, and the disk compares what it keeps.
+    pub(in crate::store) is_unread: bool,
     reach: Reach,
 }
 
@@ -101,7 +103,8 @@ impl OpenObject {
             }
             opened => opened.transpose()?.map(Ok),
         };
-        Ok(OpenObject::over(collection, object, extent, verify, reach))
+        let is_unread = extent.is_some() && collection.state().is_unread();
+        Ok(OpenObject { is_unread, ..OpenObject::over(collection, object, extent, verify, reach) })
     }
 
     /// A draft whose data file, [`MEMORY_FILE`], is new and in memory.
@@ -122,7 +125,7 @@ impl OpenObject {
         reach: Reach,
     ) -> OpenObject {
         let (collection, object) = (collection.clone(), object.clone());
-        OpenObject { collection, object, extent, verify, reach }
+        OpenObject { collection, object, extent, verify, is_unread: false, reach }
     }
 
     /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
@@ -133,6 +136,7 @@ impl OpenObject {
             object: object.clone(),
             extent: Some(Err(error.to_string())),
             verify,
+            is_unread: false,
             reach: Reach::Shared,
         })
     }

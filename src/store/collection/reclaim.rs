@@ -36,8 +36,11 @@ impl Collection {
     pub fn discard(&self, draft: &Object) {
         let len = draft.entry.block_bytes;
         let write_state = draft.write_state();
-        let mut dropped: Vec<Stored> =
-            write_state.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
+        let slots = |dirty: &BTreeMap<u32, Stored>| -> Vec<Stored> {
+            let slots = dirty.values().filter(|stored| !stored.in_data);
+            slots.map(|stored| Stored { len, ..*stored }).collect()
+        };
+        let mut dropped = slots(&write_state.dirty.read());
         dropped.append(&mut write_state.writing.lock().dropped);
         self.drop_payloads(dropped);
         if let Some(extent) = draft.extent().filter(|extent| extent.file != MEMORY_FILE) {
@@ -104,26 +107,25 @@ impl Collection {
         holes: &mut Holes,
         left: &mut LeftFiles<'a>,
     ) {
-        if writer.freed.is_empty() || self.gate.is_held() {
+        // Between two syncs, programs that replace files free much, and no part of it may be reused.
+        let due = writer.freed.partition_point(|(batch, _)| *batch <= durable);
+        if due == 0 || self.gate.is_held() {
             return;
         }
         let is_synced = durable >= writer.log.last();
         let kept = kept_extents(&writer.freed);
-        let is_free = |(batch, freed): &mut (u64, Freed)| {
-            *batch <= durable
-                && match freed {
-                    Freed::Payload(_) | Freed::Links(_) | Freed::Deltas { .. } => true,
-                    Freed::Factor(_) | Freed::EndedFactor { .. } => true,
-                    // A page shared with a neighbour can go only when all moves are durable.
-                    Freed::Stretch { object, stored } => {
-                        is_synced && !is_read_by_others(&kept, object, stored) && self.may_leave(left, object)
-                    }
-                    // An open file keeps the objects that it opened.
-                    Freed::Object(object) => Arc::strong_count(object) == 1,
-                    Freed::Copy(copy) => Arc::strong_count(copy) == 1,
-                }
+        let is_free = |(_, freed): &mut (u64, Freed)| match freed {
+            Freed::Payload(_) | Freed::Links(_) | Freed::Deltas { .. } => true,
+            Freed::Factor(_) | Freed::EndedFactor { .. } => true,
+            // A page shared with a neighbour can go only when all moves are durable.
+            Freed::Stretch { object, stored } => {
+                is_synced && !is_read_by_others(&kept, object, stored) && self.may_leave(left, object)
+            }
+            // An open file keeps the objects that it opened.
+            Freed::Object(object) => Arc::strong_count(object) == 1,
+            Freed::Copy(copy) => Arc::strong_count(copy) == 1,
         };
-        let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
+        let free: Vec<(u64, Freed)> = writer.freed.extract_if(..due, is_free).collect();
         self.find_space_of(writer, &free);
         // This waits for the reads that looked up a location before it was freed.
         self.gate.wait();

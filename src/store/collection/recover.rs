@@ -9,6 +9,7 @@ use crate::store::link_candidates::data_number;
 use crate::store::space::files::Touched;
 use crate::store::state::ROOT;
 use crate::store::state::freed_space::Freed;
+use crate::store::version_disk::{UNFINISHED, VERSIONS, number_of};
 
 impl Collection {
     /// Removes the collection from the disk. `NotEmpty` if there are names in it. The log goes last,
@@ -31,9 +32,21 @@ impl Collection {
         }
         let path = self.path();
         let failed = |error| Error::io(format!("removing {path}"), error);
-        for directory in [format!("{path}/pinned"), format!("{path}/data"), path.clone()] {
+        let versions = format!("{path}/{VERSIONS}");
+        let mut directories = Vec::new();
+        for version in self.files.disk().list(&versions).unwrap_or_default() {
+            let (own, mut gone) = (format!("{versions}/{}", version.name), version.name.clone());
+            if number_of(&version.name).is_some() {
+                // A kill leaves no part of a version that would count as one.
+                gone = format!("{UNFINISHED}removed-{gone}");
+                self.files.disk().rename(&own, &format!("{versions}/{gone}")).map_err(failed)?;
+            }
+            directories.push(format!("{versions}/{gone}"));
+        }
+        directories.extend([versions, format!("{path}/pinned"), format!("{path}/data"), path.clone()]);
+        for directory in directories {
             let mut listed = match self.files.disk().list(&directory) {
-                // Nothing was ever pinned.
+                // Nothing was ever pinned, or there are no versions.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 listed => listed.map_err(failed)?,
             };

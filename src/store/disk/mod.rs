@@ -24,6 +24,7 @@ use crate::store::disk::change::Change;
 
 pub mod change;
 pub mod descriptors;
+pub mod elsewhere;
 #[cfg(feature = "mount")]
 pub mod files;
 pub mod forward;

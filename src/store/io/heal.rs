@@ -113,6 +113,9 @@ impl OpenObject {
     /// the same way, with the same length and checksum.
     pub fn equal_payload(&self, index: u32, wanted: &Block) -> Result<Option<Vec<u8>>> {
         let found = self.object.block(index, self.object.layout());
+        if self.is_unread {
+            return Ok(None);
+        }
         let key = |block: &Block| (block.stored.tier, block.stored.len, block.stored.checksum);
         match found.filter(|found| key(found) == key(wanted)) {
             Some(found) => self.sound_payload(index, &found),

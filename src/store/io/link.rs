@@ -78,10 +78,7 @@ impl Collection {
     /// no longer has `bytes` bytes. Removed when the store is opened again, unless a committed batch
     /// gives it to an object by then.
     pub fn link_data_file(&self, name: &SharedName, bytes: u64) -> Result<Option<(u64, Arc<dyn File>)>> {
-        let number = self.outside_number()?;
-        if !self.services.sharing().link(name, &self.files.data_path(number)) {
-            return Ok(None);
-        }
+        let Some(number) = self.link_as_data_file(name)? else { return Ok(None) };
         let opened = self.data_file(number);
         if let Ok(file) = &opened
             && file.len().is_ok_and(|len| len == bytes)
@@ -90,6 +87,13 @@ impl Collection {
         }
         self.files.remove_data_file(number);
         Ok(None)
+    }
+
+    /// Makes a data file that is another name of `name`, and returns its number. `None` if that is not possible.
+    pub(in crate::store) fn link_as_data_file(&self, name: &SharedName) -> Result<Option<u64>> {
+        let number = self.outside_number()?;
+        let is_linked = self.services.sharing().link(name, &self.files.data_path(number));
+        Ok(is_linked.then_some(number))
     }
 
     /// Notes that a data file of `bytes` bytes belongs to a file, so that other files may share it.

@@ -30,11 +30,12 @@
 //!    bytes forgets the CRC32C first.
 //!
 //! `places.rs` says where the bytes of an object lie (`OpenObject::stretches`), so that a recognized file can be cut
-//! there.
+//! there. `copy.rs` gives a copy the blocks of its source.
 
 pub(in crate::store) mod buffer;
 pub(in crate::store) mod clones;
 pub(in crate::store) mod contiguous;
+pub(in crate::store) mod copy;
 pub(in crate::store) mod deltas;
 pub(in crate::store) mod encode;
 pub(in crate::store) mod heal;

@@ -193,7 +193,8 @@ impl OpenObject {
         // A part of a block can be read alone only once the block was verified.
         let mut from = 0;
         let mut until = out.len();
-        for index in [first, last] {
+        let mut edges = [None, None];
+        for (edge, index) in edges.iter_mut().zip([first, last]) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             let is_checked = verify == Verify::First && self.object.checked.get(index);
             if is_whole(index) || block.epoch == DIRTY || is_checked || from >= until {
@@ -201,6 +202,30 @@ impl OpenObject {
             }
             let inside = overlap(layout.start(index), layout.len(index), at, end);
             let place = (layout.start(index) + inside.start as u64 - at) as usize;
+            if index == first {
+                from = place + inside.len();
+            } else {
+                until = place;
+            }
+            *edge = Some((index, block, inside, place));
+        }
+        // The blocks between come first: by a long read a remote knows that a reader wants all.
+        let begin = layout.index(at + from as u64);
+        if from < until
+            && let Some(Some(block)) = blocks.get((begin - first) as usize)
+        {
+            let target = &mut out[from..until];
+            self.fetch(begin, &block.stored, at + from as u64 - layout.start(begin), target)?;
+            for index in begin..=layout.index(at + until as u64 - 1) {
+                let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
+                if is_whole(index) && block.epoch != DIRTY {
+                    let place = (layout.start(index) - at) as usize;
+                    let payload = &out[place..place + layout.len(index)];
+                    self.verify(index, &block.stored, payload)?;
+                }
+            }
+        }
+        for (index, block, inside, place) in edges.into_iter().flatten() {
             let target = &mut out[place..place + inside.len()];
             SCRATCH.with_borrow_mut(|(_, whole)| {
                 let whole = whole.sized(layout.len(index));
@@ -209,26 +234,6 @@ impl OpenObject {
                 target.copy_from_slice(&whole[inside.clone()]);
                 Ok::<(), Error>(())
             })?;
-            if index == first {
-                from = place + inside.len();
-            } else {
-                until = place;
-            }
-        }
-        if from >= until {
-            return Ok(());
-        }
-        let begin = layout.index(at + from as u64);
-        let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
-        let target = &mut out[from..until];
-        self.fetch(begin, &block.stored, at + from as u64 - layout.start(begin), target)?;
-        for index in begin..=layout.index(at + until as u64 - 1) {
-            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
-            if is_whole(index) && block.epoch != DIRTY {
-                let place = (layout.start(index) - at) as usize;
-                let payload = &out[place..place + layout.len(index)];
-                self.verify(index, &block.stored, payload)?;
-            }
         }
         Ok(())
     }

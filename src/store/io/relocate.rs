@@ -6,7 +6,9 @@
 //!    nobody reads the file there, as for a slot of a tier file.
 //! 2. A payload is durable in its new location before the batch that records the move is in the log.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, Tier};
@@ -15,6 +17,7 @@ use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::collection::reclaim::punch_pages;
 use crate::store::disk::change::Change;
+use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::{DELTA_FILE, PayloadPlace, place_of_stored};
 use crate::store::space::files::Touched;
@@ -197,6 +200,40 @@ impl Collection {
         Ok(Some(offset))
     }
 
+    /// Punches the stretches of data files that no object has: of a file that was copied in part, once its source is gone.
+    /// Leaves files that somebody shares, sees or writes.
+    pub fn punch_unowned(&self) -> Result<()> {
+        let published = self.reservations.published();
+        let mut owned: BTreeMap<u64, Vec<Arc<Object>>> = BTreeMap::new();
+        for object in self.state().objects().filter(|object| object.origin.is_none()) {
+            if let Some(extent) = object.extent() {
+                owned.entry(extent.file).or_default().push(object.clone());
+            }
+        }
+        // An import may have named some of the objects of a file only.
+        if published.is_none() || self.reservations.published() != published {
+            return Ok(());
+        }
+        for (number, objects) in owned {
+            if self.gate.is_held() || self.reservations.holds_file(number) {
+                continue;
+            }
+            // A missing one was counted before.
+            let Ok(file) = self.data_file(number) else { continue };
+            // Whoever extends the file from here on does so behind this.
+            let len = file.len().map_err(|error| Error::io("asking for a data file's size", error))?;
+            let unowned = unowned(&objects, len);
+            if unowned.is_empty() || !self.is_reclaimed(number)? {
+                continue;
+            }
+            let _unshared = self.services.sharing().changing();
+            if let Some(alone) = self.alone(Change::PunchLeft, number)? {
+                punch_pages(&alone, &unowned)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Use of space of each tier file, by number. Makes all records durable and reclaims freed space.
     pub fn file_spaces(&self) -> Result<Vec<FileSpace>> {
         self.find_space()?;
@@ -227,4 +264,23 @@ impl Collection {
         }
         Ok((before, after))
     }
+}
+
+/// The stretches of the first `len` bytes of a data file that none of these objects ever used.
+fn unowned(objects: &[Arc<Object>], len: u64) -> Vec<Range<u64>> {
+    let used = |object: &Arc<Object>| {
+        let written = object.existing_write_state().map_or(0, |state| state.writing.lock().used);
+        let bytes = written.max(object.logged_layout().bytes);
+        object.extent().map(|extent| extent.offset..extent.offset.saturating_add(bytes))
+    };
+    let mut used: Vec<Range<u64>> = objects.iter().filter_map(used).collect();
+    used.sort_unstable_by_key(|stretch| stretch.start);
+    let (mut unowned, mut end) = (Vec::new(), 0);
+    for stretch in used.into_iter().chain(std::iter::once(len..len)) {
+        if end < stretch.start.min(len) {
+            unowned.push(end..stretch.start.min(len));
+        }
+        end = end.max(stretch.end);
+    }
+    unowned
 }

@@ -60,17 +60,16 @@ impl OpenObject {
     }
 
     pub(in crate::store) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
-        let found = checksum::of(payload);
+        let has_checksum = !(self.is_unread && stored.in_data);
+        let found = if has_checksum { checksum::of(payload) } else { stored.checksum };
         if found != stored.checksum {
             // Other reads of parts of the block must not trust it either.
             self.object.checked.clear(index);
             let (place, wanted) = (self.place(index, stored), stored.checksum);
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
-            return Err(self.report_corruption(
-                index,
-                stored,
-                Error::corrupt(format!("{text}; run tierfs fsck")),
-            ));
+            let advice = if self.is_shown() { "; it is read again" } else { "; run tierfs fsck" };
+            let error = Error::corrupt(format!("{text}{advice}"));
+            return Err(self.report_corruption(index, stored, error));
         }
         self.note_checked(index, stored);
         Ok(())
@@ -242,7 +241,14 @@ impl OpenObject {
 
     fn tell_of_corruption(&self, error: &Error) {
         let path = self.collection.path_of(&self.object);
-        self.collection.services.events().tell(EventKind::Corruption, &path, "read", &error.to_string());
+        // The bytes came over a network, and no store here has them.
+        let kind = if self.is_shown() { EventKind::Remote } else { EventKind::Corruption };
+        self.collection.services.events().tell(kind, &path, "read", &error.to_string());
+    }
+
+    /// Whether the collection is a snapshot of a remote.
+    fn is_shown(&self) -> bool {
+        self.collection.files.upstream().is_some_and(|upstream| upstream.snapshots().is_some())
     }
 
     /// Notes that a block could not be read, so that `why` and the problems of the store say so.

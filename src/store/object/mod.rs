@@ -40,7 +40,7 @@ use crate::codec::{self, ladder};
 use crate::format::checksum;
 use crate::format::log::catalog::{Extent, ObjectEntry};
 use crate::format::log::record::Stored;
-use crate::model::{Dtype, EntryId, Error, Result, Tier};
+use crate::model::{Dtype, EntryId, Error, ObjectId, Result, SeedId, TensorId, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks, DIRTY, Run};
 use crate::store::object::failed_reads::Unreadable;
 use crate::store::object::links::DeltaLink;
@@ -150,8 +150,18 @@ impl Object {
     }
 
     /// An object that no log knows yet, with size 0.
-    pub fn draft(entry: ObjectEntry) -> Object {
-        Object::new(ObjectEntry { bytes: 0, ..entry })
+    pub fn draft(block_bytes: u32, extent: Extent) -> Object {
+        Object::new(ObjectEntry {
+            id: ObjectId(0),
+            tensor: TensorId(0),
+            seed: SeedId(0),
+            creation: 0,
+            dtype: Dtype::U8,
+            bytes: 0,
+            block_bytes,
+            extent: Some(extent),
+            parent: None,
+        })
     }
 
     /// Present logical bytes, as readers see them.
@@ -178,6 +188,12 @@ impl Object {
         let linked =
             self.existing_write_state().map_or(0, |write_state| write_state.linked.load(Ordering::Relaxed));
         self.counts.stored.load(Ordering::Relaxed).wrapping_add(linked)
+    }
+
+    /// Bytes of its unwritten zeros, or fewer where these lie among many other blocks.
+    pub fn unwritten(&self) -> u64 {
+        let layout = self.logged_layout();
+        self.blocks.read().parts().map(|(first, part)| part.unwritten(first, layout)).sum()
     }
 
     /// How often batches have changed its content since it was opened.

@@ -13,6 +13,9 @@ const UNIFORM_MIN: usize = 64;
 /// Most blocks of a part with an entry or a checksum for each: a change in the middle of a part moves those behind it.
 const PART_BLOCKS_MAX: u32 = 1024;
 
+/// Most entries of a part that are looked at for the size of its holes: a listing asks for each file.
+const COUNTED_MAX: usize = 256;
+
 /// A run of fewer blocks takes more memory than an entry for each of them.
 const RUN_MIN: u32 = 3;
 
@@ -110,6 +113,22 @@ impl Part {
                 (range.start..).zip(blocks.get(inside).unwrap_or_default()).map(counted).sum()
             }
             Part::Uniform(uniform) => uniform.block.stored.counted(layout.bytes_of(&range)),
+        }
+    }
+
+    /// Bytes of its blocks that are unwritten zeros; 0 for a part with an entry for each of very many blocks.
+    pub(in crate::store) fn unwritten(&self, first: u32, layout: BlockLayout) -> u64 {
+        match self {
+            Part::Run(_) => 0,
+            Part::Dense(blocks) if blocks.len() > COUNTED_MAX => 0,
+            Part::Dense(blocks) => {
+                let zeros = (first..).zip(blocks).filter(|(_, block)| block.stored.is_zeros());
+                zeros.map(|(index, _)| layout.len(index) as u64).sum()
+            }
+            Part::Uniform(uniform) if uniform.block.stored.is_zeros() => {
+                layout.bytes_of(&(first..first + uniform.count))
+            }
+            Part::Uniform(_) => 0,
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::format::snapshot::manifest::FileExtent;
 use crate::format::snapshot::piece_map::Digest;
+use crate::model::Instant;
 use crate::store::disk::File;
 
 /// Bytes are written in parts of this length, at multiples of it: the page cache then holds them in large
@@ -31,13 +33,25 @@ pub struct Arrival<'a, C> {
     written: usize,
     from: u64,
     bytes: u64,
+    /// Time of writing.
+    writing: Duration,
 }
 
 impl<C: AsRef<[u8]>> Arrival<'_, C> {
     /// Nothing has arrived yet. The lock belongs to the file.
     pub fn new<'a>(file: &'a dyn File, turn: &'a Mutex<()>, extents: &'a [FileExtent]) -> Arrival<'a, C> {
         let (hasher, waiting) = (blake3::Hasher::new(), VecDeque::new());
-        Arrival { file, turn, extents, hasher, waiting, written: 0, from: 0, bytes: 0 }
+        Arrival {
+            file,
+            turn,
+            extents,
+            hasher,
+            waiting,
+            written: 0,
+            from: 0,
+            bytes: 0,
+            writing: Duration::ZERO,
+        }
     }
 
     /// The next bytes.
@@ -56,11 +70,11 @@ impl<C: AsRef<[u8]>> Arrival<'_, C> {
         self.write(false)
     }
 
-    /// Writes what is left. Returns the BLAKE3 of all bytes.
-    pub fn finish(mut self) -> io::Result<Digest> {
+    /// Writes what is left. Returns the BLAKE3 of all bytes, and the time that the file took to take them.
+    pub fn finish(mut self) -> io::Result<(Digest, Duration)> {
         let _turn = self.turn.lock();
         self.write(true)?;
-        Ok(*self.hasher.finalize().as_bytes())
+        Ok((*self.hasher.finalize().as_bytes(), self.writing))
     }
 
     /// Writes what waits, up to the end of the last whole part unless it is the rest.
@@ -97,7 +111,9 @@ impl<C: AsRef<[u8]>> Arrival<'_, C> {
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
+            let begun = Instant::now();
             self.file.write_parts_at(&parts, offset)?;
+            self.writing += begun.elapsed();
             self.drop_first(count);
             offset += count;
             len -= count;
@@ -156,7 +172,7 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(arrival.finish().unwrap(), *blake3::hash(&bytes).as_bytes());
+            prop_assert_eq!(arrival.finish().unwrap().0, *blake3::hash(&bytes).as_bytes());
             let mut wanted = vec![0; at as usize];
             for extent in &placed {
                 let from = &bytes[extent.piece_offset as usize..][..extent.len as usize];

@@ -122,7 +122,7 @@ impl Difference {
 }
 
 /// Bytes of an element, of those that are compared as numbers.
-fn width(dtype: Dtype) -> usize {
+pub(in crate::store) fn width(dtype: Dtype) -> usize {
     match dtype.bytes() {
         width @ (2 | 4 | 8) if dtype != Dtype::C64 => width as usize,
         8 => 4,
@@ -135,7 +135,7 @@ fn chunk_bytes(dtype: Dtype) -> usize {
 }
 
 /// Appends the shortest form of a chunk.
-fn encode_chunk(
+pub(in crate::store) fn encode_chunk(
     dtype: Dtype,
     base: &[u8],
     new: &[u8],
@@ -172,7 +172,7 @@ fn encode_chunk(
 }
 
 /// Turns the bytes of a base into those of the piece.
-fn apply_chunk(
+pub(in crate::store) fn apply_chunk(
     dtype: Dtype,
     changes: &mut Reader<'_>,
     chunk: &mut [u8],

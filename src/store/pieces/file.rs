@@ -233,6 +233,12 @@ impl<E> PieceFile<E> {
         (is_free && !table.is_retired).then(|| self.claimed(&mut table, piece))
     }
 
+    /// Whether the remote alone has a piece, and nobody works on it.
+    pub fn is_wanted(&self, piece: u32) -> bool {
+        let table = self.table.lock();
+        table.state(piece) == Some(PieceState::Remote) && !table.claims.contains_key(&piece)
+    }
+
     /// Waits until the thread that has claimed a piece is done with it. `None` if no thread has, or if the caller has to
     /// look at the state of the piece again.
     pub fn wait(&self, piece: u32) -> Option<Result<Got, Arc<E>>> {
@@ -445,6 +451,18 @@ impl<E> PieceFile<E> {
         (end as usize == bytes.len() && self.layout.digest(piece, &bytes) == wanted).then_some(bytes)
     }
 
+    /// Whether the bytes of a piece that is here are those of its digest.
+    pub fn is_right(&self, piece: u32) -> io::Result<bool> {
+        let wanted = {
+            let table = self.table.lock();
+            table.digests.as_ref().and_then(|digests| digests.get(piece as usize)).copied()
+        };
+        match (&self.data, wanted) {
+            (Some(data), Some(wanted)) => Ok(digest_of(&**data, self.layout.extents_of(piece))? == wanted),
+            _ => Ok(false),
+        }
+    }
+
     /// Compares the pieces that are here with their digests. Nobody else may use the file.
     pub fn check(&self) -> Checked {
         let (Some(data), table) = (&self.data, self.table.lock()) else { return Checked::default() };
@@ -633,7 +651,7 @@ mod tests {
             let mut arrival = claim.arrival().unwrap();
             let whole = bytes(piece);
             whole.chunks(7).for_each(|chunk| arrival.take(chunk).unwrap());
-            let digest = arrival.finish().unwrap();
+            let (digest, _) = arrival.finish().unwrap();
             assert_eq!(digest, claim.piece().unwrap().name.digest);
             claim.arrived(Some(digest));
         } else {

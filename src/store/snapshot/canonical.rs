@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::Entry;
 use crate::format::log::record::{Record, Stored};
 use crate::format::snapshot::manifest::{FileKind, OwnerAndMode};
+use crate::format::snapshot::tenant_list::ListedDirectory;
 use crate::model::{Error, ErrorKind, ObjectId, OwnedCollectionName, Result, StoreId};
 use crate::store::batch::BatchRecord;
 use crate::store::collection::LIMITS_SETTING;
@@ -26,6 +27,7 @@ use crate::store::object::blocks::Block;
 use crate::store::object::links::DeltaLink;
 use crate::store::snapshot::freeze::{Frozen, copied, next_sequence};
 use crate::store::snapshot::payloads::{CanonicalFile, Payload, PayloadReader, Source};
+use crate::store::state::directory::Directory;
 use crate::store::state::node::Node;
 use crate::store::state::pinned_copy::PIN;
 use crate::store::state::{ROOT, State};
@@ -47,6 +49,7 @@ pub struct Canonical {
     frozen: Frozen,
     objects: Vec<Arc<Object>>,
     owner: OwnerAndMode,
+    directory: ListedDirectory,
     created_at: u64,
     log: Vec<u8>,
     needs: Vec<OwnedCollectionName>,
@@ -63,6 +66,13 @@ impl Frozen {
         let source = still.state();
         let node = source.node(ROOT).ok_or_else(|| Error::corrupt(format!("{path} has no directory")))?;
         let owner = OwnerAndMode { uid: node.entry.uid, gid: node.entry.gid, mode: node.entry.mode };
+        let directory = ListedDirectory {
+            // Its name, its `.`, and the `..` of each directory in it.
+            links: source.directory(ROOT).map_or(0, Directory::directories).saturating_add(2),
+            accessed: node.entry.atime,
+            modified: node.entry.mtime,
+            changed: node.entry.ctime,
+        };
         let objects = objects_in_order(&source, &path)?;
         let listed: HashSet<ObjectId> = objects.iter().map(|object| object.entry.id).collect();
         let state = copied(&source, |added| is_kept(added, &listed))?;
@@ -85,6 +95,7 @@ impl Frozen {
             frozen: self.clone(),
             objects,
             owner,
+            directory,
             created_at,
             log,
             needs: needs.into_iter().collect(),
@@ -113,6 +124,11 @@ impl Canonical {
     /// The owner of the collection.
     pub fn owner(&self) -> OwnerAndMode {
         self.owner
+    }
+
+    /// The attributes of its directory.
+    pub fn directory(&self) -> ListedDirectory {
+        self.directory
     }
 
     /// When the collection was created, in seconds since 1970.
@@ -145,7 +161,7 @@ impl Canonical {
     }
 
     /// The state that the log describes.
-    pub(super) fn state(&self) -> &State {
+    pub(in crate::store) fn state(&self) -> &State {
         &self.state
     }
 
@@ -349,7 +365,7 @@ fn set_times(files: &mut [CanonicalFile], state: &State, objects: &[Arc<Object>]
 }
 
 /// The log of a state, as its bytes.
-pub(super) fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
+pub(in crate::store) fn log_of(state: &State, store: StoreId) -> Result<Vec<u8>> {
     let failed = |error| Error::io("writing a log in memory", error);
     let file = MemoryDisk::new().open(LOG_NAME, Open::Create).map_err(failed)?;
     let log = write_log(file.clone(), store, state, GENERATION, next_sequence(state))?;

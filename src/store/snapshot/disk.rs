@@ -5,7 +5,7 @@
 //! pushed from different stores may have the same number.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +16,7 @@ use crate::format::log::catalog::Entry;
 use crate::format::log::record::Record;
 use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
+use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, MODE_BITS, OwnedCollectionName, Owner, Result, StoreId, check_label};
 use crate::store::batch::Batch;
 use crate::store::disk::remote::Traffic;
@@ -29,10 +30,12 @@ use crate::store::snapshot::source::{Snapshot, Snapshots};
 use crate::store::space::files::{PAYLOAD_FILES, payload_name};
 use crate::store::store::{SETTINGS_NAME, Store};
 use crate::store::tenant::{FILE_NAME, TenantEntry};
-use crate::store::upstream::{ShownSnapshot, ShownSnapshots, Upstream};
+use crate::store::upstream::{Look, ShownSnapshot, ShownSnapshots, UnopenedCollection, Upstream};
 
 /// Collections that are looked for at a time.
-const RENEWED_AT_ONCE: usize = 8;
+const RENEWED_AT_ONCE: usize = 64;
+/// Collections of one look at a few.
+const FEW: usize = 64;
 /// Bytes of a log that are read at a time.
 const LOG_STEP_BYTES: usize = 1 << 20;
 
@@ -44,14 +47,17 @@ const DATA: &str = "data";
 pub struct SnapshotDisk {
     source: Arc<dyn Snapshots>,
     shown: Mutex<Shown>,
-    /// Held while newer snapshots are looked for, so that no slow look shows an older one again.
-    renewing: Mutex<()>,
+    /// Held while newer snapshots are looked for, so that no slow look shows an older one again. The collection that the
+    /// last look at a few has ended with.
+    renewing: Mutex<Option<OwnedCollectionName>>,
 }
 
 #[derive(Default)]
 struct Shown {
     /// By tenant and name.
     collections: HashMap<OwnedCollectionName, Arc<NumberedSnapshot>>,
+    /// Numbers of collections whose directories are shown, and which nobody has opened.
+    unopened: HashMap<OwnedCollectionName, u32>,
     /// The number given last.
     last: u32,
 }
@@ -132,6 +138,40 @@ impl SnapshotDisk {
         all.map(|(key, shown)| (key.tenant.clone(), key.name.clone(), shown.snapshot.clone())).collect()
     }
 
+    /// The collections that newer snapshots are looked for of. `last` is the one that the last look at a few ended with.
+    fn to_renew(&self, look: Look, last: Option<&OwnedCollectionName>) -> Vec<OwnedCollectionName> {
+        let shown: BTreeMap<OwnedCollectionName, u64> = {
+            let shown = self.shown.lock();
+            let all = shown.collections.iter();
+            all.map(|(place, shown)| (place.clone(), shown.manifest().number)).collect()
+        };
+        match look {
+            Look::All => shown.into_keys().collect(),
+            Look::Few => {
+                let (before, behind): (Vec<_>, Vec<_>) =
+                    shown.into_keys().partition(|place| Some(place) <= last);
+                behind.into_iter().chain(before).take(FEW).collect()
+            }
+            Look::Listed => {
+                let tenants: BTreeSet<&str> = shown.keys().map(|place| place.tenant.as_str()).collect();
+                let numbers = tenants.into_iter().map(|tenant| {
+                    // Without its list, all of a tenant are asked for.
+                    let read = self.source.numbers(tenant);
+                    let read = read.inspect_err(|error| log::debug!("the list of {tenant}: {error}"));
+                    (tenant, read.unwrap_or_default())
+                });
+                let numbers: HashMap<&str, HashMap<String, u64>> = numbers.collect();
+                let listed = |place: &OwnedCollectionName| {
+                    numbers.get(place.tenant.as_str()).and_then(|numbers| numbers.get(&place.name))
+                };
+                let is_old = |(place, number): &(&OwnedCollectionName, &u64)| {
+                    listed(place).is_none_or(|listed| listed > *number)
+                };
+                shown.iter().filter(is_old).map(|(place, _)| place.clone()).collect()
+            }
+        }
+    }
+
     /// The snapshot of a collection. `NotFound` if the source has none.
     fn collection(&self, tenant: &str, name: &str) -> io::Result<Arc<NumberedSnapshot>> {
         let key = OwnedCollectionName::new(tenant, name);
@@ -155,7 +195,7 @@ impl SnapshotDisk {
     ) -> SnapshotDisk {
         let (source, last) = (self.source.clone(), shown.number);
         let collections = HashMap::from([(OwnedCollectionName::new(tenant, name), shown)]);
-        let shown = Mutex::new(Shown { collections, last });
+        let shown = Mutex::new(Shown { collections, unopened: HashMap::new(), last });
         SnapshotDisk { source, shown, renewing: Mutex::default() }
     }
 
@@ -168,7 +208,7 @@ impl SnapshotDisk {
         ShownSnapshot { disk: self.clone(), upstream: self }
     }
 
-    /// The file of a tenant, with the owner that the manifest of a collection has.
+    /// The file of a tenant, with the owner that the source or the manifest of a collection has.
     fn tenant_file(&self, tenant: &str) -> io::Result<Arc<dyn File>> {
         let opened = |key: &OwnedCollectionName| key.tenant == tenant;
         let shown = {
@@ -177,8 +217,9 @@ impl SnapshotDisk {
             of_tenant.sort_by_key(|(key, _)| *key);
             of_tenant.first().map(|(_, shown)| (*shown).clone())
         };
-        let shown = match shown {
-            Some(shown) => shown,
+        let listed = || self.source.tenant_owner(tenant).ok().flatten();
+        let owner = match shown.map(|shown| shown.manifest().collection.tenant_owner).or_else(listed) {
+            Some(owner) => owner,
             None => {
                 let opened = self.source.open_tenant(tenant)?;
                 let mut shown = self.shown.lock();
@@ -191,10 +232,9 @@ impl SnapshotDisk {
                     };
                     first.get_or_insert(one);
                 }
-                first.ok_or(io::ErrorKind::NotFound)?
+                first.ok_or(io::ErrorKind::NotFound)?.manifest().collection.tenant_owner
             }
         };
-        let owner = shown.snapshot.manifest.collection.tenant_owner;
         let entry = TenantEntry {
             owner: Some(Owner { uid: owner.uid, gid: owner.gid }),
             mode: owner.mode & MODE_BITS,
@@ -206,10 +246,16 @@ impl SnapshotDisk {
 
 impl Shown {
     fn show(&mut self, key: OwnedCollectionName, snapshot: Snapshot) -> io::Result<Arc<NumberedSnapshot>> {
-        self.last = self.last.saturating_add(1);
-        let shown = Arc::new(NumberedSnapshot::of(snapshot, self.last)?);
+        let number = self.unopened.remove(&key).unwrap_or_else(|| self.next());
+        let shown = Arc::new(NumberedSnapshot::of(snapshot, number)?);
         self.collections.insert(key, shown.clone());
         Ok(shown)
+    }
+
+    /// A number that no collection has had.
+    fn next(&mut self) -> u32 {
+        self.last = self.last.saturating_add(1);
+        self.last
     }
 }
 
@@ -338,6 +384,17 @@ impl ShownSnapshots for SnapshotDisk {
         Ok(Some(Arc::new(self.with_one(place, of_variant)).shown_snapshot()))
     }
 
+    fn numbered(&self, place: CollectionName<'_>, number: u64) -> io::Result<Option<ShownSnapshot>> {
+        let Some(snapshot) = self.source.numbered(place.tenant, place.name, number)? else { return Ok(None) };
+        let own = {
+            let mut shown = self.shown.lock();
+            shown.last = shown.last.saturating_add(1);
+            shown.last
+        };
+        let shown = Arc::new(NumberedSnapshot::of(snapshot, own)?);
+        Ok(Some(Arc::new(self.with_one(place, shown)).shown_snapshot()))
+    }
+
     fn published(&self, CollectionName { tenant, name }: CollectionName<'_>) -> io::Result<Vec<String>> {
         let shown = self.collection(tenant, name)?;
         let is_shown = shown.snapshot.variant.clone().unwrap_or_default();
@@ -354,9 +411,40 @@ impl ShownSnapshots for SnapshotDisk {
         self.source.last_push()
     }
 
-    fn renew_all(&self, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()> {
-        let _turn = self.renewing.lock();
-        let places: Vec<OwnedCollectionName> = self.shown.lock().collections.keys().cloned().collect();
+    fn unopened(&self, place: CollectionName<'_>, asks: bool) -> io::Result<Option<UnopenedCollection>> {
+        let key = place.owned();
+        let entries = match asks {
+            true => Some(self.source.entries(place.tenant)?),
+            false => self.source.known_entries(place.tenant),
+        };
+        let Some(entry) = entries.as_ref().and_then(|entries| entries.get(place.name)) else {
+            return Ok(None);
+        };
+        let mut shown = self.shown.lock();
+        if let Some(found) = shown.collections.get(&key) {
+            let of_manifest = ListedCollection::of(found.manifest(), [0; 32], 0);
+            let entry = if entry.number == of_manifest.number { entry } else { &of_manifest };
+            let (owner, directory) = (of_manifest.owner, entry.directory);
+            return Ok(Some(UnopenedCollection { number: found.number, owner, directory }));
+        }
+        let number = match shown.unopened.get(&key) {
+            Some(number) => *number,
+            None => {
+                let number = shown.next();
+                shown.unopened.insert(key, number);
+                number
+            }
+        };
+        Ok(Some(UnopenedCollection { number, owner: entry.owner, directory: entry.directory }))
+    }
+
+    fn renew_all(&self, look: Look, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()> {
+        let mut last = self.renewing.lock();
+        let places = self.to_renew(look, last.as_ref());
+        if look == Look::Few {
+            *last = places.last().cloned();
+        }
+        self.source.list_again();
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Ok(());
@@ -462,12 +550,19 @@ impl Disk for SnapshotDisk {
         Ok(())
     }
 
-    /// The bytes of the snapshots that are shown; none are free.
+    /// The bytes of the snapshots that are shown, or listed; none are free.
     fn space(&self) -> io::Result<Space> {
         let shown = self.shown.lock();
         let pieces = shown.collections.values().flat_map(|shown| &shown.manifest().pieces);
-        let total = pieces.map(|piece| u64::from(piece.raw)).sum();
-        let files = shown.collections.values().map(|shown| shown.manifest().files.len() as u64).sum();
+        let total: u64 = pieces.map(|piece| u64::from(piece.raw)).sum();
+        let files: u64 = shown.collections.values().map(|shown| shown.manifest().files.len() as u64).sum();
+        let unopened = shown.unopened.keys().filter_map(|place| {
+            let entries = self.source.known_entries(&place.tenant)?;
+            entries.get(&place.name).map(|entry| (entry.bytes, entry.files))
+        });
+        let (total, files) = unopened.fold((total, files), |(total, files), (of_bytes, of_files)| {
+            (total.saturating_add(of_bytes), files.saturating_add(of_files))
+        });
         Ok(Space { total, files, ..Space::default() })
     }
 

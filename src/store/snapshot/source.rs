@@ -1,11 +1,15 @@
 //! The sources of a disk of snapshots. The layer with the network implements these traits.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::Manifest;
-use crate::model::StoreId;
+use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
+use crate::format::snapshot::tenant_list::ListedCollection;
+use crate::model::{CollectionName, Result, StoreId};
+use crate::store::disk::File;
 use crate::store::disk::remote::Traffic;
+use crate::store::snapshot::canonical::Canonical;
 
 /// The snapshots of a remote.
 pub trait Snapshots: Send + Sync {
@@ -19,6 +23,28 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
+    /// The collections of a tenant whose directories can be shown without opening them.
+    fn entries(&self, _tenant: &str) -> io::Result<Arc<BTreeMap<String, ListedCollection>>> {
+        Ok(Arc::default())
+    }
+    /// Those that were listed last, without a request.
+    fn known_entries(&self, _tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
+        None
+    }
+    /// The owner of a tenant, where no manifest says it. A list is no word for who may enter.
+    fn tenant_owner(&self, _tenant: &str) -> io::Result<Option<OwnerAndMode>> {
+        Ok(None)
+    }
+    /// The numbers of the newest snapshots of a tenant's collections by a single look, of those that it shows.
+    fn numbers(&self, _tenant: &str) -> io::Result<HashMap<String, u64>> {
+        Ok(HashMap::new())
+    }
+    /// Asks for names and entries again at their next use.
+    fn list_again(&self) {}
+    /// The snapshot of a collection with this number; `None` if there is none.
+    fn numbered(&self, _tenant: &str, _collection: &str, _number: u64) -> io::Result<Option<Snapshot>> {
+        Ok(None)
+    }
     /// A text that differs after something was pushed; `None` if the source has none, or does not give it.
     fn last_push(&self) -> Option<Vec<u8>> {
         None
@@ -69,3 +95,48 @@ pub trait SnapshotFiles: Send + Sync {
         Ok(false)
     }
 }
+
+/// A file that lies elsewhere.
+#[derive(Clone)]
+pub struct Elsewhere {
+    /// Its path in the collection: names without slashes.
+    pub path: Vec<Vec<u8>>,
+    /// Its bytes.
+    pub file: Arc<dyn File>,
+    /// Time of its last change, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// A text that names its bytes. Files with the same text have the same bytes.
+    pub identity: Vec<u8>,
+    /// The SHA-256 of its bytes, if somebody says it.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// A collection of files that lie elsewhere.
+pub struct DescribedFiles {
+    /// The collection. Data files have the bytes of the files.
+    pub canonical: Canonical,
+    /// The data file of each file; `None` of an empty one.
+    pub data_files: Vec<Option<DescribedFile>>,
+}
+
+/// The data file of a file that lies elsewhere.
+#[derive(Clone, Default)]
+pub struct DescribedFile {
+    /// Its number.
+    pub number: u64,
+    /// The BLAKE3 of each of its pieces, if it was read.
+    pub digests: Vec<[u8; 32]>,
+}
+
+/// How much of files that lie elsewhere is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reads {
+    /// The headers of those that may be containers.
+    Headers,
+    /// All, for checksums of blocks and digests of pieces.
+    All,
+}
+
+/// Makes the log of a collection of such files.
+pub type Describe =
+    dyn Fn(CollectionName<'_>, StoreId, &[Elsewhere], Reads) -> Result<DescribedFiles> + Send + Sync;

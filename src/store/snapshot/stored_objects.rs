@@ -42,6 +42,13 @@ pub struct Content {
     object: Option<(Key, u64)>,
 }
 
+impl Content {
+    /// Whether they are exact bytes of an object, which another snapshot may have too.
+    pub fn is_named(&self) -> bool {
+        self.object.is_some()
+    }
+}
+
 /// Bytes of a file of a snapshot.
 pub struct StoredRange {
     /// How many.

@@ -5,7 +5,7 @@
 //!    failure in between loses space until the next mount.
 //! 2. A slot that was returned and reserved by another owner is not returned again by the first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -28,11 +28,33 @@ struct Inner {
     /// By file and offset: the number of the reservation, and the length.
     taken: HashMap<(u8, u64), (u64, u64)>,
     returned: Vec<PayloadPlace>,
-    /// Data files that are being written and that no batch names for good yet.
-    files: HashSet<u64>,
+    /// Data files that objects are written to which no batch names for good yet, and how many objects these are.
+    files: HashMap<u64, u32>,
+    /// Imports in progress, which name the objects of a data file by several batches.
+    publishing: u32,
+    /// Imports begun so far.
+    published: u64,
 }
 
 impl Reservations {
+    /// Notes the begin of an import.
+    pub fn publishing_begins(&self) {
+        let mut inner = self.inner.lock();
+        inner.publishing += 1;
+        inner.published += 1;
+    }
+
+    /// Notes the end of an import.
+    pub fn publishing_ends(&self) {
+        self.inner.lock().publishing -= 1;
+    }
+
+    /// The number of imports begun so far; `None` while one is in progress. Between two equal answers none was.
+    pub fn published(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        (inner.publishing == 0).then_some(inner.published)
+    }
+
     fn take(&self, PayloadPlace { file, offset, len }: PayloadPlace) -> u64 {
         let mut inner = self.inner.lock();
         inner.last += 1;
@@ -49,19 +71,25 @@ impl Reservations {
         }
     }
 
-    /// Marks a data file as being written: it stays while objects in it are created and removed.
+    /// Notes an object that is written in a data file: it stays while others in it are created and removed.
     pub fn hold_file(&self, number: u64) {
-        self.inner.lock().files.insert(number);
+        *self.inner.lock().files.entry(number).or_default() += 1;
     }
 
-    /// Ends that mark: the writer of the data file is done.
+    /// Ends that: the writer of the object is done.
     pub fn release_file(&self, number: u64) {
-        self.inner.lock().files.remove(&number);
+        let files = &mut self.inner.lock().files;
+        if let Some(count) = files.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                files.remove(&number);
+            }
+        }
     }
 
     /// Whether a data file is being written.
     pub fn holds_file(&self, number: u64) -> bool {
-        self.inner.lock().files.contains(&number)
+        self.inner.lock().files.contains_key(&number)
     }
 
     /// Ends the reservation of the slots that a record of a batch names.

@@ -205,6 +205,12 @@ impl State {
         file.objects.iter().filter_map(|object| self.object(*object)).map(|object| object.stored()).sum()
     }
 
+    /// The same without unwritten zeros, as far as these are easily counted.
+    pub fn stored_without_holes(&self, file: &FileEntry) -> u64 {
+        let objects = file.objects.iter().filter_map(|object| self.object(*object));
+        objects.map(|object| object.stored().saturating_sub(object.unwritten())).sum()
+    }
+
     /// The highest number ever given to an entry, a name or a node.
     pub fn last_entry(&self) -> u64 {
         self.header.last_entry

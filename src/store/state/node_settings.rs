@@ -6,8 +6,9 @@ use std::collections::HashSet;
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::{Back, EntryId, LOSSES, Loss, Tail, Thresholds, Tier};
 use crate::store::batch::Batch;
+use crate::store::state::ROOT;
 use crate::store::state::State;
-use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, TAIL, UNIT, rare};
+use crate::store::state::settings_table::{BACK, ByNode, OF_ARRIVALS, SHARDS, TAIL, UNIT, UNREAD, rare};
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
@@ -34,6 +35,11 @@ impl State {
     pub fn setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
         let value = self.logged_setting(node, key);
         if key == LOSSY { value.map(|value| shown(value).unwrap_or(value)) } else { value }
+    }
+
+    /// Whether the checksums of blocks in data files are those of their places.
+    pub fn is_unread(&self) -> bool {
+        self.logged_setting(ROOT, UNREAD).is_some()
     }
 
     /// A node's own setting, as recorded in the log.

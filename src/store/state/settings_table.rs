@@ -14,6 +14,10 @@ pub const DATA_FILES: &str = "data_files";
 /// (`format/files/shard_index.rs`).
 pub const SHARDS: &str = "shards";
 
+/// Mark of the directory of a collection whose data files lie elsewhere and were not read: what the log has as the
+/// checksum of a block in one is that of its place.
+pub const UNREAD: &str = "unread";
+
 /// Setting that says whether the periodic work of a mount moves or removes files.
 pub const POLICY: &str = "policy";
 /// Setting with the tags of a node, with commas between.

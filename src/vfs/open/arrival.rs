@@ -31,7 +31,7 @@ pub fn arrives_by_rename(collection: &Collection, node: EntryId, from: NameIn<'_
 impl OpenFile {
     /// The file as one whose bytes are replaced.
     pub(super) fn replaced(&self, is_arrival: bool) -> Replaced<'static> {
-        Replaced { node: self.node, rename: None, is_arrival }
+        Replaced { node: self.node, new: None, rename: None, is_arrival }
     }
 
     /// Whether a close now makes it arrive.

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 
 use crate::engine;
-use crate::format::log::catalog::{Content, NodeEntry, NodeType, ObjectEntry};
+use crate::format::log::catalog::{Content, Extent, NodeEntry, NodeType};
 use crate::ingest::Blocking;
-use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::FileUse;
 use crate::store::GATHERED_BYTES_MAX;
@@ -51,6 +51,8 @@ pub(super) struct Flags {
     pub told: AtomicBool,
     /// Whether it was closed complete, and not compared with other files since.
     pub may_share: AtomicBool,
+    /// Whether the kernel may have pages of it: since it was empty, if it was.
+    pub may_have_pages: AtomicBool,
 }
 
 /// A node that programs have open, one however often they open it.
@@ -90,7 +92,7 @@ pub(super) struct Written {
     /// Begin of the writes that the settings for what arrives were not applied to yet.
     pub from: AtomicU64,
     /// End of the furthest write that has finished.
-    end: AtomicU64,
+    pub end: AtomicU64,
     /// Number of handles whose writes go past the kernel's page cache.
     pub uncached: AtomicUsize,
     /// The first bytes, once a write had all of them and as long as no other write touches them.
@@ -112,7 +114,7 @@ impl Written {
     }
 
     /// Notes a write to a file, or another change of bytes from `offset` on.
-    fn note_head(&self, offset: u64, bytes: &[u8]) {
+    pub fn note_head(&self, offset: u64, bytes: &[u8]) {
         if offset < size_of::<Head>() as u64 {
             *self.head.lock() = bytes.first_chunk().copied().filter(|_| offset == 0);
         }
@@ -153,10 +155,20 @@ impl OpenFile {
     pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<OpenFile> {
         let entry = collection.state().node(node).map(|node| node.entry.clone());
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
-        OpenFile::with(collection, entry, Layout::open(collection, node, verify)?, verify)
+        let layout = Layout::open(collection, node, verify)?;
+        OpenFile::of(collection, entry, layout, verify)
     }
 
-    fn with(
+    /// An empty file that the log does not have.
+    pub(super) fn nameless(
+        collection: &Arc<Collection>,
+        entry: NodeEntry,
+        verify: Verify,
+    ) -> Result<OpenFile> {
+        OpenFile::of(collection, entry, Layout::empty()?, verify)
+    }
+
+    fn of(
         collection: &Arc<Collection>,
         entry: NodeEntry,
         layout: Layout,
@@ -178,6 +190,7 @@ impl OpenFile {
             forgotten: AtomicBool::new(false),
             told: AtomicBool::new(false),
             may_share: AtomicBool::new(false),
+            may_have_pages: AtomicBool::new(layout.bytes() > 0),
         };
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(OpenFile {
@@ -199,15 +212,6 @@ impl OpenFile {
             },
             page_cache: PageCache::default(),
         })
-    }
-
-    /// A file without a name and without bytes, whose last catalog entry was this.
-    pub(super) fn unnamed(
-        collection: &Arc<Collection>,
-        entry: NodeEntry,
-        verify: Verify,
-    ) -> Result<OpenFile> {
-        OpenFile::with(collection, entry, Layout::empty()?, verify)
     }
 
     /// Begin of the writes that the settings for what arrives were not applied to yet, and whether all of its bytes were
@@ -274,6 +278,11 @@ impl OpenFile {
     /// Whether the file has unflushed writes, or was written to since a program last closed it.
     pub fn is_unclosed(&self) -> bool {
         self.is_changed() || self.flags.unclosed.load(Ordering::Acquire)
+    }
+
+    /// Forgets the time of the last write, because a program has set another time.
+    pub fn forget_mtime(&self) {
+        self.layout.write().mtime = None;
     }
 
     /// Reads from `offset` until `out` is full or the file ends. Returns the number of bytes read.
@@ -449,6 +458,7 @@ impl OpenFile {
         }
         let known = layout.objects.len() - layout.drafts;
         layout.objects.truncate(kept);
+        layout.shared = layout.shared.min(kept);
         layout.assembly = None;
         layout.drafts = kept.saturating_sub(known);
         layout.is_other = true;
@@ -481,6 +491,7 @@ impl OpenFile {
         self.flags.unclosed.store(true, Ordering::Release);
         self.written.end.fetch_min(bytes, Ordering::AcqRel);
         self.flags.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
+        self.flags.may_have_pages.fetch_and(bytes > 0, Ordering::AcqRel);
         Ok(())
     }
 
@@ -504,7 +515,9 @@ impl OpenFile {
             layout.objects.push(self.draft(Place::Memory)?);
             layout.drafts += 1;
         }
-        if !layout.objects.last().is_some_and(|last| layout.drafts > 0 || can_grow(last)) {
+        // Behind shared blocks a data file has the bytes of others.
+        let ends_shared = layout.shared > 0 && layout.shared == layout.objects.len();
+        if ends_shared || !layout.objects.last().is_some_and(|last| layout.drafts > 0 || can_grow(last)) {
             layout.objects.push(self.draft(Place::DataFile)?);
             layout.drafts += 1;
         }
@@ -524,6 +537,7 @@ impl OpenFile {
         draft.write(0, &bytes)?;
         layout.objects = vec![draft];
         layout.drafts = 1;
+        layout.shared = 0;
         layout.refresh()
     }
 
@@ -539,24 +553,18 @@ impl OpenFile {
             Place::Memory => MEMORY_FILE,
             Place::DataFile => self.collection.create_draft_file()?,
         };
-        let entry = ObjectEntry {
-            id: ObjectId(0),
-            tensor: TensorId(0),
-            seed: SeedId(0),
-            creation: 0,
-            dtype: Dtype::U8,
-            bytes: 0,
-            // Checksums of short blocks give those of longer ones.
-            block_bytes: Blocking::default().block_bytes(Dtype::U8, 0),
-            extent: Some(crate::format::log::catalog::Extent { file: number, offset: 0 }),
-            parent: None,
-        };
-        let object = Arc::new(Object::draft(entry));
-        self.made.lock().push(object.clone());
+        // Checksums of short blocks give those of longer ones.
+        let block_bytes = Blocking::default().block_bytes(Dtype::U8, 0);
+        let object = Arc::new(Object::draft(block_bytes, Extent { file: number, offset: 0 }));
+        self.note_draft(&object);
         match place {
             Place::Memory => Ok(OpenObject::in_memory(&self.collection, &object, self.verify)),
             Place::DataFile => OpenObject::open(&self.collection, &object, self.verify),
         }
+    }
+
+    pub(super) fn note_draft(&self, draft: &Arc<Object>) {
+        self.made.lock().push(draft.clone());
     }
 
     /// Releases the space of drafts that are not in `kept` and that the log does not name.
@@ -577,7 +585,7 @@ impl OpenFile {
 
     /// Fails with `Busy` if other objects depend on the bytes to be written, or other files have them too. A write that changes the
     /// size, or that lies between tensors, may split the file anew, so no object of it may be needed.
-    fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
+    pub(super) fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
         if !self.collection.has_relatives() {
             return Ok(());
         }
@@ -617,7 +625,7 @@ impl OpenFile {
     }
 
     /// Rejects writes to a file that is assembled from parts of others, and notes the reason.
-    fn refuse_assembled(&self, layout: &Layout) -> Result<()> {
+    pub(super) fn refuse_assembled(&self, layout: &Layout) -> Result<()> {
         let text = match &layout.assembly {
             None => return Ok(()),
             Some(Assembly::Batch(_)) => {

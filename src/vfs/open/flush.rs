@@ -217,7 +217,16 @@ impl OpenFile {
         let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
         let in_memory = objects.iter().any(OpenObject::is_in_memory);
         let mut left_whole = None;
-        if is_new || matches!(recognized, Some(Ok(_))) {
+        // Blocks that a plain file shares with its source stay as they are cut, so that none is read.
+        let is_plain = |found: &Recognized| {
+            let shards = found.shards.as_deref();
+            found.content == Content::Plain && !self.collection.state().has_other_shards(self.node, shards)
+        };
+        let is_copy = layout.shared > 0
+            && file.content == Content::Plain
+            && !self.flags.closing.load(Ordering::Acquire)
+            && !matches!(&recognized, Some(Ok(found)) if !is_plain(found));
+        if !is_copy && (is_new || matches!(recognized, Some(Ok(_)))) {
             let is_container = matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
             let is_arrival = is_new && self.flags.closing.load(Ordering::Acquire);
             let is_ending = self.flags.ending.load(Ordering::Acquire);
@@ -252,7 +261,12 @@ impl OpenFile {
         let explain =
             |error| if bytes == 0 { String::new() } else { format!("kept as a plain file: {error}") };
         let is_left = left_whole.is_some();
-        let why = recognized.and_then(Result::err).map(explain).or(left_whole.map(|LeftWhole(why)| why));
+        let why = match recognized {
+            Some(Ok(found)) => is_copy.then_some(found.note),
+            Some(Err(error)) => Some(explain(error)),
+            None => None,
+        };
+        let why = why.or(left_whole.map(|LeftWhole(why)| why));
         let is_plain = why.is_some();
         let mut written = Vec::new();
         let mut end = 0;

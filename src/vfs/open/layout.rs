@@ -14,6 +14,8 @@ pub(super) struct Layout {
     pub objects: Vec<OpenObject>,
     /// How many of them are drafts, which are not in the log yet.
     pub drafts: usize,
+    /// How many of them precede the end of the last one that shares blocks with a source and is a draft.
+    pub shared: usize,
     /// The same objects as one stream.
     pub stream: Arc<Stream>,
     /// The start of each object; empty for a file that is assembled otherwise.
@@ -36,9 +38,33 @@ impl Layout {
         Layout::of(objects.collect::<Result<_>>()?, assembly)
     }
 
-    /// The layout of a file without bytes.
+    /// The layout of an empty file.
     pub fn empty() -> Result<Layout> {
         Layout::of(Vec::new(), None)
+    }
+
+    /// The offset of the next hole from `offset` on, or of the next byte that is not in one. `None` if there is none;
+    /// the end of the file is a hole.
+    pub fn next(&self, offset: u64, is_hole: bool) -> Option<u64> {
+        let (bytes, mut at) = (self.bytes(), offset);
+        if self.assembly.is_some() {
+            return (offset < bytes).then_some(if is_hole { bytes } else { offset });
+        }
+        for piece in self.pieces(offset..bytes) {
+            let Some(open) = self.objects.get(piece.segment) else { break };
+            let (object, cut) = (open.object(), open.object().layout());
+            let begin = at - piece.range.start;
+            while at - begin < piece.range.end {
+                let index = cut.index(at - begin);
+                let zeros = object.zeros_from(index, cut);
+                if is_hole == (zeros > index) {
+                    return Some(at);
+                }
+                let end = if is_hole { index.saturating_add(1) } else { zeros };
+                at = begin + cut.start(end).min(piece.range.end);
+            }
+        }
+        (is_hole && offset < bytes).then_some(bytes)
     }
 
     /// Switches to the parts that a batch gave the file. On an error the file can no longer be read
@@ -75,6 +101,7 @@ impl Layout {
         let mut layout = Layout {
             objects,
             drafts: 0,
+            shared: 0,
             stream: Arc::new(Stream::new(Vec::new())?),
             plan: Plan::default(),
             assembly,

@@ -51,10 +51,12 @@
 mod arrival;
 mod attributes;
 mod changes;
+mod copy;
 mod file;
 mod flush;
 mod hub;
 mod layout;
+mod nameless;
 mod names;
 mod page_cache;
 mod program_attributes;
@@ -66,8 +68,10 @@ mod table;
 pub use arrival::{Writer, arrives_by_rename};
 pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
 pub use changes::Changes;
+pub use copy::{CopyStep, SharedBlocks};
 pub use file::OpenFile;
 pub use hub::blob_of_link;
+pub use nameless::create_nameless;
 pub use names::{
     Above, create, exchange, finish_renames, has_other_suffix, inherited, link, make_directory,
     may_become_container, remove_directory, rename, rename_ordinary, symlink, unlink, unlink_if,

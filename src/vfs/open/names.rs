@@ -339,7 +339,7 @@ pub fn exchange(collection: &Collection, one: NameIn<'_>, other: NameIn<'_>) -> 
 }
 
 /// Plain names of tensors that a program ended.
-struct PlainNamesEnded {
+pub(super) struct PlainNamesEnded {
     path: String,
     /// The name that the program made there.
     name: String,
@@ -347,7 +347,7 @@ struct PlainNamesEnded {
 
 /// Ends the plain names of tensors in a directory, and below it, in which a program makes a name: the kernel
 /// does not ask for the creation of a name that a lookup finds, so the next ones must lead nowhere.
-fn plain_names_ended(
+pub(super) fn plain_names_ended(
     batch: &mut Batch,
     state: &State,
     NameIn { directory, name }: NameIn<'_>,
@@ -359,7 +359,7 @@ fn plain_names_ended(
     })
 }
 
-fn tell(collection: &Collection, ended: Option<PlainNamesEnded>) {
+pub(super) fn tell(collection: &Collection, ended: Option<PlainNamesEnded>) {
     let Some(PlainNamesEnded { path, name }) = ended else { return };
     let path = if path.is_empty() { collection.path() } else { format!("{}/{path}", collection.path()) };
     let text = format!(
@@ -422,11 +422,11 @@ fn mark_next(batch: &mut Batch, state: &State, node: &Node, gone: NameIn<'_>) {
     }
 }
 
-fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {
+pub(super) fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {
     batch.entry(Entry::Name { parent, entry, name: name.into(), node });
 }
 
-fn touch_directory(batch: &mut Batch, state: &State, id: EntryId) {
+pub(super) fn touch_directory(batch: &mut Batch, state: &State, id: EntryId) {
     if let Some(node) = state.node(id) {
         let now = now_nanoseconds();
         batch.node(NodeEntry { mtime: now, ctime: now, ..node.entry.clone() });
@@ -446,7 +446,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn check_free(state: &State, parent: EntryId, name: &[u8]) -> Result<()> {
+pub(super) fn check_free(state: &State, parent: EntryId, name: &[u8]) -> Result<()> {
     check_name(name)?;
     match state.directory(parent).ok_or_else(no_directory)?.get(name) {
         Some(_) => Err(Error::new(ErrorKind::Exists, "the name is taken")),
@@ -527,7 +527,7 @@ impl OpenFile {
         let (why, mtime) = (recognized.note.clone(), node.entry.mtime);
         let is_arrival = !self.flags.unclosed.load(Ordering::Acquire);
         let rename = Some(Rename { to, add: &mut add });
-        let replaced = Replaced { node: self.node, rename, is_arrival };
+        let replaced = Replaced { node: self.node, new: None, rename, is_arrival };
         let parts = arrive_as(&self.collection, replaced, recognized, bytes, digests, mtime, why)?;
         tell(&self.collection, ended);
         changes.merge(renamed);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
+use crate::model::Result;
 use crate::vfs::open::file::OpenFile;
 
 /// Pages are dropped a stretch at a time: when this many bytes of an aligned stretch were read.
@@ -88,6 +89,26 @@ impl OpenFile {
             let pieces = pieces.filter_map(|piece| Some((layout.objects.get(piece.segment)?, piece.range)));
             self.collection.drop_cached_data(pieces);
         }
+    }
+
+    /// Notes that the kernel may have pages of it, which it has read or that a program has written. A program may map them.
+    pub fn note_pages(&self) {
+        if !self.flags.may_have_pages.load(Ordering::Relaxed) {
+            self.flags.may_have_pages.store(true, Ordering::Release);
+        }
+    }
+
+    /// The offset of the next hole from `offset` on, or of the next byte that is not in one, as `Layout::next` says. A
+    /// program may have stored into a mapped page of a hole, which the kernel has not written back yet; it can map only
+    /// pages that were read or written. So a file that is written to has no hole once the kernel may have pages of it.
+    pub fn next(&self, offset: u64, is_hole: bool) -> Result<Option<u64>> {
+        let layout = self.layout.read();
+        layout.check()?;
+        if self.may_be_written() && self.flags.may_have_pages.load(Ordering::Acquire) {
+            let found = if is_hole { layout.bytes() } else { offset };
+            return Ok((offset < layout.bytes()).then_some(found));
+        }
+        Ok(layout.next(offset, is_hole))
     }
 
     /// Notes that the kernel invalidates the pages of this file after a write by another name.

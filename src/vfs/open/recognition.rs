@@ -136,12 +136,10 @@ impl OpenFile {
     ) -> Result<Bytes<'a>> {
         Ok(match self.stretches(layout, objects)? {
             Some(stretches) => {
-                // An object that is in the log may have other writers, so only a single draft is
-                // passed on.
-                let draft =
-                    layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
-                let draft = draft.map(|draft| draft.object().clone());
-                Bytes::Written(WrittenFile { file: source, stretches, object: draft })
+                // An object that is in the log may have other writers, so only drafts are passed on.
+                let are_drafts = layout.drafts == layout.objects.len();
+                let drafts = layout.objects.iter().filter(|_| are_drafts).map(|open| open.object().clone());
+                Bytes::Written(WrittenFile { file: source, stretches, objects: drafts.collect() })
             }
             None => Bytes::Other(source),
         })

@@ -50,15 +50,15 @@ impl OpenFiles {
         Ok(open_file)
     }
 
-    /// Opens a file without a name, whose last catalog entry was `entry`.
-    pub fn open_unnamed(
+    /// Opens an empty file without a name, which the log does not have.
+    pub fn open_nameless(
         &self,
         collection: &Arc<Collection>,
         entry: NodeEntry,
         verify: Verify,
     ) -> Result<Arc<OpenFile>> {
         let key = (collection.state().number(), entry.id);
-        let open_file = Arc::new(OpenFile::unnamed(collection, entry, verify)?);
+        let open_file = Arc::new(OpenFile::nameless(collection, entry, verify)?);
         self.open.lock().insert(key, Arc::downgrade(&open_file));
         Ok(open_file)
     }

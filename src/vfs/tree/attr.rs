@@ -135,7 +135,7 @@ impl Attr {
                 (Kind::Directory, links, 0)
             }
             NodeType::Symlink(_) => (Kind::Symlink, names, node.bytes),
-            NodeType::File(file) => (Kind::File, names, state.stored(file)),
+            NodeType::File(file) => (Kind::File, names, state.stored_without_holes(file)),
         };
         let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
         let of_container = is_part || State::is_computed(id);

@@ -246,6 +246,43 @@ impl Vfs {
         self.found_in(&directory, name)
     }
 
+    /// Creates an empty file without a name, which has its place in a directory. It lasts while it is open, unless a link
+    /// gives it a name.
+    pub fn create_nameless(&self, parent: Ino, mode: u32, owner: Owner) -> Result<Ino> {
+        let Directory { collection, node } = self.directory_to_add(parent, b"")?;
+        let entry = self.with_room(|| open::create_nameless(&collection, node, mode, owner))?;
+        let ino = Ino::of(Place::Node { collection: collection.state().number(), node: entry.id });
+        let ino = ino.ok_or_else(|| Error::unsupported("more than 2^38 files in a collection"))?;
+        let open_file = self.open_files.open_nameless(&collection, entry.clone(), self.verify)?;
+        let nameless = UnlinkedFile { open_file, entry, unlinking: 0, forgotten: None };
+        self.unlinked.files.lock().insert(ino, nameless);
+        Ok(ino)
+    }
+
+    /// Gives a file that was made without a name one, durably: programs do so with a file that they have synced. Fails with
+    /// `error` for another.
+    fn link_nameless(
+        &self,
+        ino: Ino,
+        directory: &Directory,
+        name: &[u8],
+        error: Error,
+    ) -> Result<(Ino, Located)> {
+        let found =
+            self.unlinked.files.lock().get(&ino).map(|file| (file.open_file.clone(), file.entry.clone()));
+        let Some((open_file, entry)) = found else { return Err(error) };
+        if !Arc::ptr_eq(open_file.collection(), &directory.collection) {
+            return Err(other_collection());
+        }
+        let to = NameIn { directory: directory.node, name };
+        let changes = self.with_room(|| open_file.give_name(to, &entry))?;
+        let unlinked = self.unlinked.files.lock().remove(&ino);
+        drop(unlinked);
+        self.queue_invalidation(self.forget(&directory.collection, changes, None));
+        directory.collection.sync_unmarked()?;
+        self.found_in(directory, name)
+    }
+
     /// Creates a directory: a tenant at the root, a collection in a tenant.
     pub fn make_directory(
         &self,
@@ -288,7 +325,12 @@ impl Vfs {
     /// Creates a hard link.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
         let directory = self.directory_to_add(parent, name)?;
-        let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
+        let view = match self.locate(ino) {
+            Ok(Located::Node(view)) => view,
+            Ok(_) => return Err(not_here()),
+            // The kernel links no other file without a name than one that was made without.
+            Err(error) => return self.link_nameless(ino, &directory, name, error),
+        };
         if !Arc::ptr_eq(&view.collection, &directory.collection) {
             return Err(other_collection());
         }
@@ -629,6 +671,10 @@ impl Vfs {
         if let Some(bytes) = bytes {
             self.with_room(|| open_file.truncate(bytes))?;
         }
+        if set.mtime.is_some() {
+            // It is newer than that of the last write.
+            open_file.forget_mtime();
+        }
         if let Some(file) = self.unlinked.files.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
         }
@@ -703,6 +749,14 @@ impl Vfs {
         match self.locate(ino)? {
             Located::Node(view) if view.node.entry.id == ROOT && is_ours(name) => Err(not_here()),
             Located::Node(FileView { collection, node }) => Ok(Directory { collection, node: node.entry.id }),
+            Located::Root => {
+                let text = "files have their place in a collection, two directories below: mkdir -p TENANT/COLLECTION";
+                Err(Error::new(ErrorKind::Denied, text))
+            }
+            Located::Tenant(_) => {
+                let text = "files have their place in a collection, a directory below: mkdir COLLECTION";
+                Err(Error::new(ErrorKind::Denied, text))
+            }
             _ => Err(not_here()),
         }
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::engine::LIST;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::{Node, ROOT, State};
+use crate::store::{Node, ROOT, State, version_in};
 use crate::vfs::tree::attr::Attr;
 use crate::vfs::tree::ino::{Ino, Owner, Place};
 use crate::vfs::tree::list_mode::ListMode;
-use crate::vfs::tree::location::{ControlView, FileView, Located, Scope};
+use crate::vfs::tree::location::{ControlView, FileView, FormView, Located, Scope};
 use crate::vfs::tree::tag_places::Viewer;
 use crate::vfs::tree::vfs::{Vfs, is_plain_name};
 
@@ -17,6 +17,9 @@ pub(super) const FIRST_OFFSET: u64 = 2;
 
 /// How many names are looked up at a time.
 pub(super) const LISTED: usize = 128;
+
+/// Versions have places from here on in a directory of forms, which has fewer forms.
+const VERSIONS_PLACE: u64 = 1 << 20;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
@@ -63,7 +66,9 @@ impl Vfs {
                 let mut after = after;
                 loop {
                     let some = self.forms_after(view, after)?;
-                    let Some((last, ..)) = some.last() else { return Ok(()) };
+                    let Some((last, ..)) = some.last() else {
+                        return self.list_versions(view, after, take);
+                    };
                     after = *last;
                     for (place, name, view) in some {
                         let located = Located::Form(view);
@@ -97,6 +102,31 @@ impl Vfs {
                 }
             },
         }
+    }
+
+    /// Lists the versions of a collection, behind its forms.
+    fn list_versions(&self, view: &FormView, after: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
+        let collection = &view.collection;
+        if view.of.is_some() || version_in(collection.name()).is_some() || self.store().shows_snapshots() {
+            return Ok(());
+        }
+        for number in self.store().version_numbers(collection.place())? {
+            let (place, name) = (VERSIONS_PLACE.saturating_add(number), format!("@{number}"));
+            if place <= after {
+                continue;
+            }
+            match self.version_named(collection, name.as_bytes()).and_then(|located| self.attr_of(&located)) {
+                Ok(attr) => {
+                    let listed = Listed { offset: place + FIRST_OFFSET, name: name.into_bytes(), attr };
+                    if !take(listed) {
+                        return Ok(());
+                    }
+                }
+                // Damaged: the others can still be listed.
+                Err(error) => log::warn!("{name} is left out of the listing: {error}"),
+            }
+        }
+        Ok(())
     }
 
     /// Lists `.` and `..` after `offset`. Returns whether `take` goes on.
@@ -171,8 +201,12 @@ impl Vfs {
         Ok(self.attr(self.ino(located)?, located))
     }
 
-    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened.
+    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened, nor is
+    /// one of a remote that nobody has entered.
     fn attr_of_collection(&self, tenant: &str, name: &str) -> Result<Attr> {
+        if let Some(attr) = self.unopened_attr(tenant, name, true) {
+            return Ok(attr);
+        }
         let known = match self.store().closed_summary::<RootAttr>(tenant, name) {
             Some(known) => known,
             None => {

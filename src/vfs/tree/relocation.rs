@@ -80,6 +80,15 @@ impl Vfs {
         done.map(|()| nodes.and(Ino::of(Place::Tenant(Ino::tenant_hash(tenant)))))
     }
 
+    /// Removes a version of a collection. Fails as `Store::remove_version` does.
+    pub fn remove_version(&self, place: CollectionName<'_>, number: u64) -> Result<()> {
+        self.check_access()?;
+        let version = self.store().version(place, number)?.state().number();
+        self.store().remove_version(place, number)?;
+        self.forget_collection(version);
+        Ok(())
+    }
+
     /// Closes collections in this mount, so that the store can close them, and does `change`. `Busy` if
     /// a file of one is open.
     fn with_released(

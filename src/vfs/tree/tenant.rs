@@ -1,12 +1,16 @@
-//! Directories of tenants: their owners and modes.
+//! Directories of tenants: their owners and modes. Directories of a remote's collections in them that nobody has entered: they
+//! are shown as the remote's list of them says, and opened at the first look into them.
+
+use std::sync::Weak;
 
 use crate::format::log::catalog::NodeType;
-use crate::model::{Error, ErrorKind, Owner, Result};
+use crate::model::{CollectionName, Error, ErrorKind, Owner, Result};
+use crate::store::ROOT;
 use crate::vfs::open::{self, Above, SetAttr};
 use crate::vfs::tree::attr::Attr;
-use crate::vfs::tree::ino::Ino;
+use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
-use crate::vfs::tree::vfs::Vfs;
+use crate::vfs::tree::vfs::{KnownCollection, Vfs};
 
 /// The user and group of nodes that no log records, and their time.
 pub(super) struct Mounted {
@@ -59,5 +63,67 @@ impl Vfs {
         let (mode, owner) = open::inherited(above, mode, owner, &NodeType::Directory);
         self.store().collection_made_with(tenant, name, owner, mode)?;
         Ok(())
+    }
+
+    /// The attributes of a collection's directory if nobody has opened the collection and the remote has an entry of it.
+    /// `asks` says whether the remote may be asked for entries.
+    pub(super) fn unopened_attr(&self, tenant: &str, name: &str, asks: bool) -> Option<Attr> {
+        // Nobody waits for an entry of a collection that is open.
+        let is_entered = self.looked_up.entered.read().contains(&CollectionName::new(tenant, name).owned());
+        if is_entered {
+            return None;
+        }
+        let found = self.store().unopened(tenant, name, asks)?;
+        let ino = Ino::of(Place::Node { collection: found.number, node: ROOT })?;
+        let known = || KnownCollection {
+            tenant: tenant.to_owned(),
+            name: name.to_owned(),
+            collection: Weak::new(),
+            kept: None,
+            of: None,
+            shown: None,
+        };
+        let owner = Owner { uid: found.owner.uid, gid: found.owner.gid };
+        {
+            let mut collections = self.looked_up.collections.write();
+            let known = collections.entry(found.number).or_insert_with(known);
+            if known.collection.strong_count() > 0 {
+                return None;
+            }
+            known.shown = Some((found.owner.mode, owner));
+        }
+        let directory = found.directory;
+        let attr = Attr::directory(ino, found.owner.mode, directory.modified, owner);
+        Some(Attr { links: directory.links, atime: directory.accessed, ctime: directory.changed, ..attr })
+    }
+
+    /// Notes that the kernel gets the attributes of an inode as they are. From now on, requests for what is in a collection
+    /// are those of users whom its mode lets in.
+    pub(super) fn note_true_attributes(&self, ino: Ino) {
+        let Place::Node { collection, node: ROOT } = ino.place() else { return };
+        let is_otherwise = |known: &KnownCollection| known.is_shown_otherwise();
+        if self.looked_up.collections.read().get(&collection).is_some_and(is_otherwise)
+            && let Some(known) = self.looked_up.collections.write().get_mut(&collection)
+        {
+            known.shown = None;
+        }
+    }
+
+    /// The same of a name in the directory of a tenant, if its entry was listed.
+    pub fn look_up_unopened(&self, parent: Ino, name: &[u8]) -> Option<Attr> {
+        let Place::Tenant(hash) = parent.place() else { return None };
+        self.unopened_attr(&self.hashed(hash)?, std::str::from_utf8(name).ok()?, false)
+    }
+
+    /// The same of an inode.
+    pub fn stat_unopened(&self, ino: Ino) -> Option<Attr> {
+        let Place::Node { collection, node: ROOT } = ino.place() else { return None };
+        let (tenant, name) = {
+            let collections = self.looked_up.collections.read();
+            let known = collections.get(&collection).filter(|known| known.collection.strong_count() == 0)?;
+            (known.tenant.clone(), known.name.clone())
+        };
+        // Another number means another snapshot.
+        self.unopened_attr(&tenant, &name, false).filter(|attr| attr.ino == ino)
     }
 }

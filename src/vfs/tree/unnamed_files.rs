@@ -50,7 +50,8 @@ impl Vfs {
             created_at: file.created_at,
             ..NodeEntry::new(node, file.mode, owner, mtime, plain)
         };
-        let open_file = self.open_files.open_unnamed(&collection, entry.clone(), self.verify)?;
+        let open_file = self.open_files.open_nameless(&collection, entry.clone(), self.verify)?;
+        open_file.note_pages();
         let (mut at, mut piece) = (0, vec![0; PIECE_BYTES]);
         loop {
             let count = read(at, &mut piece)?;

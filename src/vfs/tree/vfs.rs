@@ -1,17 +1,19 @@
 //! The mounted tree: tenants, their collections, and the files in them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Owner, Result};
+use crate::format::log::catalog::NodeEntry;
+use crate::model::{CollectionName, EntryId, Error, ErrorKind, NAME_BYTES_MAX, OwnedCollectionName, Owner, Result};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
+use crate::store::{version_in, version_name, version_number};
 use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
 use crate::vfs::tree::attr::{Attr, Unlogged};
@@ -55,14 +57,16 @@ pub struct Vfs {
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
-    looked_up: LookedUp,
+    pub(super) looked_up: LookedUp,
 }
 
 /// The memory of a mount: the targets of inode numbers that were looked up by name, orders and names of forms, and the use
 /// of caches.
 #[derive(Default)]
-struct LookedUp {
-    collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
+pub(super) struct LookedUp {
+    pub collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
+    /// The collections of a remote that were opened.
+    pub entered: RwLock<HashSet<OwnedCollectionName>>,
     /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
     form_numbers: FormNumbers,
@@ -75,18 +79,36 @@ struct LookedUp {
 }
 
 /// A collection that was looked up.
-struct KnownCollection {
-    tenant: String,
-    name: String,
-    /// The store may close it while nobody uses it.
-    collection: Weak<Collection>,
+pub(super) struct KnownCollection {
+    pub tenant: String,
+    pub name: String,
+    /// The store may close it while nobody uses it. Of a remote, nobody may have opened it yet.
+    pub collection: Weak<Collection>,
     /// Of a remote, whose next opening could show another snapshot.
-    kept: Option<Arc<Collection>>,
+    pub kept: Option<Arc<Collection>>,
+    /// Of a version, the number of its collection, which may have another name by now.
+    pub of: Option<u32>,
+    /// The mode and owner that the kernel has from a list, until it gets those of the collection if they differ.
+    pub shown: Option<(u32, Owner)>,
 }
 
 impl KnownCollection {
     fn path(&self) -> String {
         format!("{}/{}", self.tenant, self.name)
+    }
+
+    /// Whether it is open and the kernel has other attributes of it.
+    pub fn is_shown_otherwise(&self) -> bool {
+        self.shown.is_some() && self.collection.strong_count() > 0
+    }
+
+    /// Fails with `Gone` if the kernel has let somebody in by the attributes of a list: it looks again then.
+    fn check_shown(&self) -> Result<()> {
+        if self.is_shown_otherwise() {
+            let text = format!("{} has another mode or owner than its list says", self.path());
+            return Err(Error::new(ErrorKind::Gone, text));
+        }
+        Ok(())
     }
 }
 
@@ -198,10 +220,17 @@ impl Vfs {
 
     /// Looks up `name` in a directory. Fails with `NotFound` where it does not exist.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        let found = self.named_in(self.locate(parent)?, name)?;
+        self.note_true_attributes(found.0);
+        Ok(found)
+    }
+
+    /// The target of `name` in a directory.
+    fn named_in(&self, directory: Located, name: &[u8]) -> Result<(Ino, Located)> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
         }
-        let located = match self.locate(parent)? {
+        let located = match directory {
             Located::Root if name == CONTROL_NAME.as_bytes() => {
                 Located::Control(ControlView::top(Scope::Mount))
             }
@@ -218,7 +247,11 @@ impl Vfs {
                 let collection = self.collection_named(&tenant, label)?;
                 self.node_in(collection, ROOT)?
             }
-            Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
+            Located::Node(view)
+                if view.node.entry.id == ROOT
+                    && name == CONTROL_NAME.as_bytes()
+                    && version_in(view.collection.name()).is_none() =>
+            {
                 Located::Control(ControlView::top(Scope::Collection(view.collection)))
             }
             Located::Node(view) if view.node.entry.id == ROOT && name == FORMS_NAME.as_bytes() => {
@@ -232,6 +265,9 @@ impl Vfs {
                 return Ok((ino.plain().filter(|_| is_plain).unwrap_or(ino), located));
             }
             Located::Control(view) => Located::Control(self.control_named(view, name)?),
+            Located::Form(FormView { collection, of: None }) if name.starts_with(b"@") => {
+                self.version_named(&collection, name)?
+            }
             Located::Form(view) => Located::Form(self.form_named(&view, name)?),
             Located::Tags(view) => Located::Tags(self.tags_named(&view, name, Viewer::All)?),
         };
@@ -242,7 +278,8 @@ impl Vfs {
     pub fn walk(&self, path: &[u8]) -> Result<(Ino, Located)> {
         let mut at = (Ino::ROOT, Located::Root);
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            at = self.lookup(at.0, name)?;
+            // The kernel gets no attributes by this.
+            at = self.named_in(at.1, name)?;
         }
         Ok(at)
     }
@@ -296,6 +333,10 @@ impl Vfs {
 
     /// The attributes of an inode number, also of an open unlinked file and of a removed directory.
     pub fn stat(&self, ino: Ino) -> Result<Attr> {
+        if let Some(attr) = self.stat_unopened(ino) {
+            return Ok(attr);
+        }
+        self.note_true_attributes(ino);
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.open_file(ino) {
@@ -337,9 +378,18 @@ impl Vfs {
         Ok(name.to_owned())
     }
 
-    /// Looks up a collection by name and caches it under its number.
+    /// The directory of a version of a collection, by its name in the directory of forms.
+    pub(super) fn version_named(&self, collection: &Collection, name: &[u8]) -> Result<Located> {
+        let number = text(name)?.strip_prefix('@').and_then(version_number);
+        let number =
+            number.filter(|_| version_in(collection.name()).is_none()).ok_or_else(|| no_name(name))?;
+        let name = version_name(collection.name(), number);
+        self.node_in(self.collection_named(collection.tenant(), &name)?, ROOT)
+    }
+
+    /// Looks up a collection by name, or a version of one, and caches it under its number.
     pub(super) fn collection_named(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
-        if crate::model::check_label(name).is_err() {
+        if crate::model::check_label(name).is_err() && version_in(name).is_none() {
             return Err(no_name(name.as_bytes()));
         }
         let collection = self.store.collection(tenant, name)?;
@@ -349,13 +399,26 @@ impl Vfs {
         if self.looked_up.collections.read().get(&number).is_some_and(is_known) {
             return Ok(collection);
         }
+        if self.store.shows_snapshots() {
+            self.looked_up.entered.write().insert(OwnedCollectionName::new(tenant, name));
+        }
+        let of = match version_in(name) {
+            Some((of, _)) => Some(self.collection_named(tenant, of)?.state().number()),
+            None => None,
+        };
         let known = KnownCollection {
+            of,
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             collection: Arc::downgrade(&collection),
             kept: self.store.shows_snapshots().then(|| collection.clone()),
+            shown: None,
         };
         let path = known.path();
+        let attributes = collection.state().node(ROOT).map(|node| {
+            let NodeEntry { mode, uid, gid, .. } = node.entry;
+            (mode, Owner { uid, gid })
+        });
         {
             let mut collections = self.looked_up.collections.write();
             match collections.get(&number) {
@@ -365,8 +428,16 @@ impl Vfs {
                     let before = before.path();
                     return Err(Error::corrupt(format!("{before} and {path} have the same number {number}")));
                 }
-                _ => collections.insert(number, known),
-            };
+                before => {
+                    let shown = before.and_then(|before| before.shown);
+                    let shown = shown.filter(|shown| Some(*shown) != attributes);
+                    collections.insert(number, KnownCollection { shown, ..known });
+                    if shown.is_some() {
+                        let root = Ino::of(Place::Node { collection: number, node: ROOT });
+                        self.queue_invalidation(Invalidation::default().and(root));
+                    }
+                }
+            }
         }
         self.finish_renames(&collection);
         Ok(collection)
@@ -396,19 +467,26 @@ impl Vfs {
         *self.looked_up.takes_over.lock() = true;
     }
 
-    /// Looks all collections up, if that was not done since the mount was taken over. Their numbers are in their logs.
+    /// Looks all collections and their versions up, if that was not done since the mount was taken over. Their numbers are
+    /// in their logs.
     fn look_all_up(&self) -> Result<()> {
         let mut takes_over = self.looked_up.takes_over.lock();
-        if *takes_over {
-            for tenant in self.store.tenants()? {
-                for name in self.store.collections(&tenant)? {
-                    if let Err(error) = self.collection_named(&tenant, &name) {
+        if !*takes_over {
+            return Ok(());
+        }
+        for tenant in self.store.tenants()? {
+            for name in self.store.collections(&tenant)? {
+                let versions = self.store.version_numbers(CollectionName { tenant: &tenant, name: &name });
+                let versions = versions.unwrap_or_default().into_iter();
+                let versions: Vec<_> = versions.map(|number| version_name(&name, number)).collect();
+                for name in [name].iter().chain(&versions) {
+                    if let Err(error) = self.collection_named(&tenant, name) {
                         log::debug!("{tenant}/{name}: {error}");
                     }
                 }
             }
-            *takes_over = false;
         }
+        *takes_over = false;
         Ok(())
     }
 
@@ -443,16 +521,26 @@ impl Vfs {
         if !self.looked_up.collections.read().contains_key(&number) {
             self.look_all_up()?;
         }
-        let (tenant, name) = {
+        let (mut tenant, mut name, of) = {
             let collections = self.looked_up.collections.read();
             let Some(known) = collections.get(&number) else { return Ok(None) };
+            known.check_shown()?;
             if let Some(collection) = known.collection.upgrade() {
                 collection.note_lookup();
                 return Ok(Some(collection));
             }
-            (known.tenant.clone(), known.name.clone())
+            (known.tenant.clone(), known.name.clone(), known.of)
         };
+        if let Some(of) = of {
+            let Some(present) = self.numbered(of)? else { return Ok(None) };
+            if let Some((_, version)) = version_in(&name) {
+                (tenant, name) = (present.tenant().to_owned(), version_name(present.name(), version));
+            }
+        }
         let found = self.collection_named(&tenant, &name)?;
+        if let Some(known) = self.looked_up.collections.read().get(&number) {
+            known.check_shown()?;
+        }
         let is_it = found.state().number() == number;
         Ok(is_it.then_some(found))
     }

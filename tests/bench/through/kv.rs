@@ -4,6 +4,7 @@
 //! A writer creates a file under a temporary name with O_EXCL, writes it with one call, closes it and renames it, in one of
 //! 16 directories. Files are removed after each pass, outside of the time.
 
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,6 +21,7 @@ use super::{Kept, Shown};
 use crate::Result;
 use crate::daemon::Mounted;
 use crate::place::{Place, Removed, missing};
+use crate::python::Python;
 use crate::table::{Checked, Contest, Row, Target};
 use crate::values::Random;
 
@@ -35,6 +37,9 @@ const TOKENS: u64 = 16_000;
 const RANGE: usize = 64 << 10;
 const RANGES: u64 = 8000;
 const ALIGN: usize = 4096;
+/// The module of vLLM that stores and loads blocks, and the number of these.
+const VLLM_IO: &str = "target/bench/vllm_io.py";
+const VLLM_BLOCKS: u64 = 64;
 
 /// Whether programs bypass the page cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,6 +119,14 @@ pub fn rows() -> Vec<Row> {
             (format!("mount-kv.{call}-p99"), format!("p99 of {call}, 16 writers of 2 MiB, O_DIRECT"));
         rows.push(Row::new(name, what, "", "ms", Target::AtMost(5.0), move |place| {
             alone(place, Through::Direct, move |stored, _| time(stored))
+        }));
+    }
+    for (verb, what) in [("store", "stored"), ("load", "loaded")] {
+        let name = format!("mount-kv.vllm-{verb}");
+        let what = format!("64 blocks of 2 MiB, {what} by vLLM's file tier with 16 threads");
+        let target = if verb == "store" { Target::RatioAtLeast(0.6) } else { Target::Nothing };
+        rows.push(Row::new(name, what, "the store's file system", "GB/s", target, move |place| {
+            by_vllm(place, verb)
         }));
     }
     rows.push(Row::new(
@@ -422,6 +435,41 @@ fn processor_seconds(process: u32) -> Result<f64> {
     // SAFETY: sysconf takes a number and touches no memory.
     let each = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     Ok((ticks(11)? + ticks(12)?) / each)
+}
+
+/// Blocks stored, or loaded, by vLLM's own program, which compares the bytes that it loads.
+fn by_vllm(place: &Rc<Place>, verb: &'static str) -> Result<Contest> {
+    if !Path::new(VLLM_IO).exists() {
+        return Err(missing(&format!("{VLLM_IO} is not there (scripts/setup.sh bench)")));
+    }
+    let both = Both::new(place)?;
+    let blocks = place.scaled(VLLM_BLOCKS);
+    let vllm = Python::start("tests/bench/vllm_kv.py", &[VLLM_IO, &blocks.to_string()])?;
+    let vllm = Rc::new(RefCell::new(vllm));
+    let (ours, theirs) = (both.ours().join("vllm"), both.plain.0.join("vllm"));
+    let measured = move |vllm: &RefCell<Python>, directory: &Path| -> Result<f64> {
+        let mut vllm = vllm.borrow_mut();
+        let stored = vllm.seconds("store", directory)?;
+        let loaded = vllm.seconds("load", directory)?;
+        vllm.ask("clear", directory)?;
+        let seconds = if verb == "store" { stored } else { loaded };
+        Ok((blocks as usize * LARGE) as f64 / seconds / 1e9)
+    };
+    let mut checked = Checked::holds("blocks", blocks > 0)?;
+    for directory in [&ours, &theirs] {
+        fs::create_dir_all(directory)?;
+        let is_right = measured(&vllm, directory)? > 0.0;
+        checked = checked.and(Checked::holds(&directory.display().to_string(), is_right)?);
+    }
+    let also = vllm.clone();
+    Contest::new(
+        checked,
+        move || {
+            let _mounted = &both;
+            measured(&vllm, &ours)
+        },
+        move || measured(&also, &theirs),
+    )
 }
 
 fn append(path: &Path, tokens: u64, token: &[u8]) -> Result<f64> {

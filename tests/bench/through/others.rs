@@ -2,9 +2,8 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::rc::Rc;
 
 use tierfs::model::{Dtype, Tier};
@@ -13,11 +12,11 @@ use super::{Kept, Shown, check};
 use crate::Result;
 use crate::daemon::Mounted;
 use crate::place::{Place, Removed, missing, run};
+use crate::python::Python;
 use crate::read::{self, CALL, Pages, Through, speed};
 use crate::table::{Checked, Contest, Row, Target};
 use crate::values::Source;
 
-const PYTHON: &str = "target/venv/bin/python";
 const LOADER: &str = "tests/bench/load.py";
 const LOADED_TENSORS: u32 = 16;
 
@@ -152,49 +151,13 @@ enum Visit {
     Verified,
 }
 
-/// A Python process that loads files and prints the durations.
-struct Loader {
-    child: Child,
-    say: ChildStdin,
-    hear: BufReader<ChildStdout>,
-}
-
-impl Loader {
-    fn start() -> Result<Loader> {
-        if !Path::new(PYTHON).exists() {
-            return Err(missing(&format!("{PYTHON} is not there (scripts/setup.sh bench)")));
-        }
-        let mut child =
-            Command::new(PYTHON).arg(LOADER).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let say = child.stdin.take().ok_or("no pipe")?;
-        let hear = BufReader::new(child.stdout.take().ok_or("no pipe")?);
-        Ok(Loader { child, say, hear })
-    }
-
-    fn ask(&mut self, verb: &str, path: &Path) -> Result<String> {
-        writeln!(self.say, "{verb} {}", path.display())?;
-        let mut answer = String::new();
-        self.hear.read_line(&mut answer)?;
-        match answer.trim() {
-            "" => Err("the loader ended".into()),
-            answer => Ok(answer.to_owned()),
-        }
-    }
-}
-
-impl Drop for Loader {
-    fn drop(&mut self) {
-        self.child.kill().and_then(|()| self.child.wait()).map(drop).unwrap_or_default();
-    }
-}
-
 fn loaded(place: &Rc<Place>, verb: &'static str, visit: Visit) -> Result<Contest> {
     let source = place.shared("source", || {
         let path = place.new_path("model.safetensors");
         Source::make(&path, Dtype::F32, LOADED_TENSORS, place.bytes() / u64::from(LOADED_TENSORS))
     })?;
     let kept = place.shared("kept", || Kept::import(place, &source.path, Tier::Exact, &[]))?;
-    let loader = place.shared("loader", || Ok(RefCell::new(Loader::start()?)))?;
+    let loader = place.shared("loader", || Ok(RefCell::new(Python::start(LOADER, &[])?)))?;
     let verified = Shown::new(place, &kept, &[])?;
     let expected = loader.borrow_mut().ask("digest", &source.path)?;
     // The first read verifies the file; the kernel serves the second one.
@@ -208,10 +171,8 @@ fn loaded(place: &Rc<Place>, verb: &'static str, visit: Visit) -> Result<Contest
     // A store has at most one mount at a time.
     let verified = (visit == Visit::Verified).then_some(verified);
     let bytes = source.bytes() as f64;
-    let speed = move |loader: &RefCell<Loader>, path: &PathBuf| -> Result<f64> {
-        let answer = loader.borrow_mut().ask(verb, path)?;
-        let seconds: f64 = answer.parse().map_err(|_| format!("the loader says {answer:?}"))?;
-        Ok(bytes / seconds / 1e9)
+    let speed = move |loader: &RefCell<Python>, path: &PathBuf| -> Result<f64> {
+        Ok(bytes / loader.borrow_mut().seconds(verb, path)? / 1e9)
     };
     let (place, also) = (place.clone(), loader.clone());
     Contest::new(

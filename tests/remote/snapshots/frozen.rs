@@ -12,7 +12,9 @@ use tierfs::model::{CollectionName, ErrorKind, MoveTo, Owner, Silent, StoreId};
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::change::Change;
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::{Access, Collection, Frozen, ROOT, Snapshot, SnapshotDisk, Snapshots, Store, Verify};
+use tierfs::store::{
+    Access, Collection, Frozen, Look, ROOT, Snapshot, SnapshotDisk, Snapshots, Store, Verify,
+};
 use tierfs::vfs::open::{self, OpenFiles};
 
 use super::memory::{REMOTE, Remote, assert_same, seen};
@@ -247,11 +249,11 @@ fn a_slow_look_for_snapshots_does_not_show_an_older_one_again() {
     push(&remote, "c", b"second");
     is_armed.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| store.refresh().unwrap());
+        let first = scope.spawn(|| store.refresh(Look::All).unwrap());
         begins.recv().unwrap();
         push(&remote, "c", b"third");
         scope.spawn(|| {
-            store.refresh().unwrap();
+            store.refresh(Look::All).unwrap();
             // The first look may have ended without it.
             ended.send(()).ok();
         });
@@ -287,7 +289,7 @@ fn collections_are_shown_as_they_are_found_and_one_that_fails_or_is_slow_stops_n
     names.iter().for_each(|name| push(&remote, name, b"second"));
     is_armed.store(true, Ordering::Relaxed);
     let refreshed = std::thread::scope(|scope| {
-        let refreshing = scope.spawn(|| store.refresh().unwrap());
+        let refreshing = scope.spawn(|| store.refresh(Look::All).unwrap());
         support::wait_until("the good collection is shown", || read("good") == b"second");
         shown.send(()).unwrap();
         refreshing.join().unwrap()

@@ -138,6 +138,7 @@ impl Remote {
             needs: needs.collect(),
             pieces: made.pieces,
             differences: Vec::new(),
+            references: None,
             files: made.files,
             variants: named,
         };

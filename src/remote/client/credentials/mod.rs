@@ -19,7 +19,7 @@ use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use crate::model::{Error, Result};
 use crate::remote::client::credentials::profile::{Profile, Source as InProfile};
 use crate::remote::client::credentials::services::{Clients, Container, Instance, WebIdentity};
-use crate::remote::client::failure::{Recognized, is_passing};
+use crate::remote::client::failure::{Failure, is_passing};
 use crate::remote::client::http_status::Observed;
 
 /// Credentials are renewed this long before they end.
@@ -31,9 +31,9 @@ const RENEWED_AGAIN: Duration = Duration::from_secs(10);
 /// Requests that wait for credentials while they are looked for get the same error.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
-/// The variables of AWS and `HOME`, where they are set and not empty, by name.
+/// The variables of AWS, of the hub and of docker, and `HOME`, where they are set and not empty, by name.
 #[derive(Clone, Default)]
-pub(super) struct Variables(pub BTreeMap<String, String>);
+pub(in crate::remote) struct Variables(pub BTreeMap<String, String>);
 
 impl fmt::Debug for Variables {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +47,9 @@ impl Variables {
     pub fn of_process() -> Variables {
         let all = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        let is_wanted = |name: &str| name == "HOME" || name.starts_with("AWS_");
+        let others = ["HOME", "XDG_CACHE_HOME", "DOCKER_CONFIG"];
+        let is_wanted =
+            |name: &str| others.contains(&name) || name.starts_with("AWS_") || name.starts_with("HF_");
         Variables(all.filter(|(name, value)| is_wanted(name) && !value.is_empty()).collect())
     }
 
@@ -101,12 +103,12 @@ struct Kept {
     renew: Option<Instant>,
     /// When the credential is no longer valid.
     end: Option<Instant>,
-    failed: Option<(Instant, Recognized)>,
+    failed: Option<(Instant, Failure)>,
 }
 
 impl Kept {
     /// The credential, until it is to be renewed, or the error of a look that has just ended.
-    fn answer(&self, now: Instant) -> Option<std::result::Result<Arc<AwsCredential>, Recognized>> {
+    fn answer(&self, now: Instant) -> Option<std::result::Result<Arc<AwsCredential>, Failure>> {
         let is_new = self.renew.is_none_or(|renew| now < renew);
         if let Some(credential) = self.credential.as_ref().filter(|_| is_new) {
             return Some(Ok(credential.clone()));
@@ -224,17 +226,17 @@ impl Source {
 
 impl Looks {
     /// The error of a look without a valid credential. Only a service that has failed for the moment is asked again.
-    fn failure(&self, error: &(dyn std::error::Error + 'static), has_ended: bool) -> Recognized {
+    fn failure(&self, error: &(dyn std::error::Error + 'static), has_ended: bool) -> Failure {
         let (text, source) = (services::innermost(error), self.source.name());
         if is_passing(error) {
-            return Recognized::Transient(format!("{source} gives no credentials now: {text}"));
+            return Failure::Transient(format!("{source} gives no credentials now: {text}"));
         }
         if has_ended {
-            return Recognized::NoCredentials(format!(
+            return Failure::NoCredentials(format!(
                 "the credentials have ended, and {source} gives no others: {text}"
             ));
         }
-        Recognized::NoCredentials(format!(
+        Failure::NoCredentials(format!(
             "no credentials were found: {}, and {source} gives none ({text}); set AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket",
             self.looked
@@ -242,7 +244,7 @@ impl Looks {
     }
 
     /// Looks for credentials and keeps them, or the error.
-    async fn look(&self) -> std::result::Result<Arc<AwsCredential>, Recognized> {
+    async fn look(&self) -> std::result::Result<Arc<AwsCredential>, Failure> {
         let fetched = self.source.fetch(&self.clients).await;
         let (now, mut kept) = (Instant::now(), self.kept.lock());
         match fetched {

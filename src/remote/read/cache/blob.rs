@@ -1,20 +1,22 @@
 //! A cached file: a piece file that the cache counts and removes as a whole, and the fetching of its pieces.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
-use crate::format::snapshot::keys;
+use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::piece_map::PieceState;
-use crate::remote::client::Wanted;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
+use crate::remote::read::cache::pace::Written;
 use crate::remote::read::cache::root::{BLOBS, Root, unlinked};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::pieces::{Bases, TRIES, fetched};
@@ -35,7 +37,14 @@ pub struct Blob {
     pub(super) stored: AtomicU64,
     /// Time of the last use, in nanoseconds since 1970.
     pub(super) used: AtomicU64,
+    /// Pieces that were there when it was opened, and that nobody has compared since.
+    uncompared: Mutex<BTreeSet<u32>>,
+    /// How often pieces were dropped.
+    drops: AtomicU64,
 }
+
+/// The attribute of a file with the SHA-256 that all of its bytes were found to have.
+const SHA256: &str = "user.tierfs.sha256";
 
 impl Blob {
     /// Opens the cached file of a layout, or makes an empty one.
@@ -64,17 +73,68 @@ impl Blob {
             }
         };
         let here = (0..).zip(&states).filter(|(_, state)| **state == PieceState::Here);
-        let stored =
-            here.filter_map(|(place, _)| layout.piece(place)).map(|piece| u64::from(piece.raw)).sum();
+        let here: BTreeSet<u32> = here.map(|(place, _)| place).collect();
+        let stored = here.iter().filter_map(|place| layout.piece(*place));
+        let stored = stored.map(|piece| u64::from(piece.raw)).sum();
+        let is_whole = here.len() == states.len();
         let pieces = PieceFile::new(layout.clone(), states, Some(digests), Some(data.clone()), map);
-        Ok(Blob {
+        let blob = Blob {
             pieces: Arc::new(pieces),
             data,
             disk,
             root: root.clone(),
             stored: AtomicU64::new(stored),
             used: AtomicU64::new(0),
-        })
+            uncompared: Mutex::new(here),
+            drops: AtomicU64::new(0),
+        };
+        if !is_whole {
+            blob.forget_sha256();
+        }
+        Ok(blob)
+    }
+
+    /// Whether all bytes of the file were found to have this SHA-256, by this mount or an earlier one.
+    pub fn has_sha256(&self, digest: &[u8; 32]) -> bool {
+        let mut found = [0; 32];
+        let Ok(Some(data)) = self.data.descriptor() else { return false };
+        rustix::fs::fgetxattr(data, SHA256, &mut found).is_ok_and(|len| len == found.len())
+            && found == *digest
+    }
+
+    /// Notes on disk that all bytes were found to have this SHA-256, unless pieces were dropped since [`drops`](Self::drops)
+    /// was asked. A disk without attributes has no notes.
+    pub fn note_sha256(&self, digest: &[u8; 32], drops: u64) {
+        // A crash must not leave the note without the bytes.
+        let is_saved = self.save().is_ok() && self.pieces.is_whole();
+        if let Ok(Some(data)) = self.data.descriptor()
+            && is_saved
+        {
+            let noted = rustix::fs::fsetxattr(data, SHA256, digest, rustix::fs::XattrFlags::empty());
+            if let Err(error) = noted {
+                log::debug!(
+                    "the cached {} is compared again by the next mount: {error}",
+                    self.layout().name()
+                );
+            }
+        }
+        if self.drops() != drops {
+            self.forget_sha256();
+        }
+    }
+
+    fn forget_sha256(&self) {
+        if let Ok(Some(data)) = self.data.descriptor()
+            && let Err(error) = rustix::fs::fremovexattr(data, SHA256)
+            && error != rustix::io::Errno::NODATA
+        {
+            log::debug!("the note of the cached {} stays: {error}", self.layout().name());
+        }
+    }
+
+    /// How often pieces were dropped.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::SeqCst)
     }
 
     /// Its pieces.
@@ -120,8 +180,31 @@ impl Blob {
         Ok(Some(reader.into()))
     }
 
+    /// Compares a piece with the digest of its arrival, at its first use since the file was opened: for pieces without
+    /// other checksums. One that differs is forgotten. Returns whether it is there.
+    pub fn compared(&self, place: u32) -> io::Result<bool> {
+        if !self.uncompared.lock().contains(&place) {
+            return Ok(true);
+        }
+        let compared = self.pieces.is_right(place);
+        if !matches!(compared, Ok(true)) {
+            log::warn!("piece {place} of the cached {} is wrong; it is fetched again", self.layout().name());
+            self.drop_pieces(&[place]);
+        }
+        self.uncompared.lock().remove(&place);
+        compared
+    }
+
+    /// Whether some of these pieces were not compared since the file was opened.
+    pub fn lacks_comparison(&self, places: impl IntoIterator<Item = u32>) -> bool {
+        let uncompared = self.uncompared.lock();
+        !uncompared.is_empty() && places.into_iter().any(|place| uncompared.contains(&place))
+    }
+
     /// Forgets pieces whose bytes are wrong, so that they are fetched again.
     pub fn drop_pieces(&self, places: &[u32]) {
+        self.drops.fetch_add(1, Ordering::SeqCst);
+        self.forget_sha256();
         for place in self.pieces.forget(places) {
             let bytes = self.layout().piece(place).map_or(0, |piece| u64::from(piece.raw));
             self.stored.fetch_sub(bytes, Ordering::Relaxed);
@@ -194,6 +277,16 @@ impl Drop for Counted {
     }
 }
 
+/// The answer of the disk of a cache to a piece.
+pub(in crate::remote) enum DiskNews<'a> {
+    /// It did not take it.
+    Failed(&'a io::Error),
+    /// It took it, right or wrong, in this time.
+    Wrote(Written),
+    /// It did not get it, and these are its bytes.
+    Left(PieceName, &'a Arc<Vec<u8>>),
+}
+
 /// The fetching of a piece. Those who wait are woken however it ends.
 pub(in crate::remote) struct Fetching {
     blob: Arc<Blob>,
@@ -217,17 +310,17 @@ impl Fetching {
         self.claim.piece().map_or(0, |piece| u64::from(piece.raw))
     }
 
-    /// Fetches the piece: into the file, if the cache has room for it. A difference is made of `bases`. `failed` is
-    /// told why the disk did not take it.
+    /// Fetches the piece: into the file, if the cache has room for it. A difference is made of `bases`. `told` hears of the
+    /// disk.
     pub async fn run(
         mut self,
         mirrors: &Mirrors,
         bases: &dyn Bases,
         class: Class,
-        failed: &(dyn Fn(&io::Error) + Sync),
+        told: &(dyn Fn(DiskNews<'_>) + Sync),
     ) -> Result<Got, Arc<Failure>> {
         let has_room = self.counted.bytes > 0;
-        let got = match if has_room { Some(self.fetch(mirrors, bases, class).await) } else { None } {
+        let got = match if has_room { Some(self.fetch(mirrors, bases, class, told).await) } else { None } {
             Some(Ok(())) => {
                 self.counted.bytes = 0;
                 Ok(Got::Here)
@@ -235,9 +328,14 @@ impl Fetching {
             Some(Err(failure)) if !matches!(failure, Failure::Local(_)) => Err(failure),
             not_taken => {
                 if let Some(Err(Failure::Local(error))) = &not_taken {
-                    failed(error);
+                    told(DiskNews::Failed(error));
                 }
-                self.in_memory(mirrors, bases, class).await.map(|bytes| Got::Unkept(Arc::new(bytes)))
+                let bytes = self.in_memory(mirrors, bases, class).await.map(Arc::new);
+                // Before the claim ends: who comes then finds it there.
+                if let (Ok(bytes), Some(piece)) = (&bytes, self.claim.piece()) {
+                    told(DiskNews::Left(piece.name, bytes));
+                }
+                bytes.map(Got::Unkept)
             }
         };
         self.claim.end(got.map_err(Arc::new))
@@ -254,7 +352,13 @@ impl Fetching {
     }
 
     /// Fetches the piece into the file.
-    async fn fetch(&self, mirrors: &Mirrors, bases: &dyn Bases, class: Class) -> Result<(), Failure> {
+    async fn fetch(
+        &self,
+        mirrors: &Mirrors,
+        bases: &dyn Bases,
+        class: Class,
+        told: &(dyn Fn(DiskNews<'_>) + Sync),
+    ) -> Result<(), Failure> {
         let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
         if let Some(bytes) = bases.copy(piece) {
             return self.claim.keep(&bytes).map_err(Failure::Local);
@@ -263,16 +367,19 @@ impl Fetching {
             let bytes = self.in_memory(mirrors, bases, class).await?;
             return self.claim.keep(&bytes).map_err(Failure::Local);
         }
-        for place in mirrors.places(TRIES) {
+        for place in mirrors.places(piece, TRIES) {
             let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
-            let whole = Wanted { range: Some(0..u64::from(piece.stored)), len_max: u64::from(piece.stored) };
-            let key = keys::piece(&piece.name);
-            match place.client().fetch(&key, whole, class, |chunk| arrival.take(chunk)).await {
+            let (key, wanted) = place.asked_part(piece, 0..u64::from(piece.stored));
+            let begun = Instant::now();
+            match place.client().fetch(&key, wanted, class, |chunk| arrival.take(chunk)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
                 done => done?,
             }
-            if arrival.finish().map_err(Failure::Local)? == piece.name.digest {
-                self.claim.arrived(Some(piece.name.digest));
+            let (digest, writing) = arrival.finish().map_err(Failure::Local)?;
+            let (bytes, total) = (u64::from(piece.stored), begun.elapsed());
+            told(DiskNews::Wrote(Written { bytes, writing, total }));
+            if place.is_right(piece, &digest) {
+                self.claim.arrived(Some(digest));
                 return Ok(());
             }
             place.was_wrong(piece);

@@ -3,6 +3,7 @@
 //! ```text
 //! CACHE/  cache.toml   lock
 //!         seen                 the newest snapshots that were shown with `--trust`
+//!         known/<32 hex>       the last that was known of a remote, by its URL
 //!         blob/<32 hex>        a file of a snapshot: a piece file
 //!         blob/<32 hex>.map    its map, with digests
 //!         manifest/<64 hex>    a manifest, by its digest
@@ -36,19 +37,21 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, statvfs};
 
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::read::cache::blob::{Blob, allocated};
 use crate::remote::read::cache::copies::Index;
 use crate::remote::read::cache::object_cache::Kind;
+use crate::remote::read::cache::pace::{Pace, Written};
+use crate::remote::read::cache::remote_notes::{KNOWN, Known, KnownFile, ShownManifest, path_of, read};
 use crate::remote::read::cache::root::{BLOBS, Root, is_draft, is_hexadecimal, unlinked};
 use crate::remote::read::cache::verify::{Verified, verify};
 use crate::store::now_nanoseconds;
@@ -60,6 +63,8 @@ pub mod blob;
 mod copies;
 mod newest;
 pub mod object_cache;
+pub mod pace;
+pub mod remote_notes;
 mod root;
 pub mod verify;
 
@@ -110,10 +115,15 @@ pub struct Cache {
     files: Arc<Mutex<Files>>,
     /// Of idle files, once a base was looked for in them.
     index: Mutex<Option<Index>>,
+    /// Whether the last bytes found room.
+    has_room: AtomicBool,
+    pace: Pace,
     /// When the disk failed last.
     failed: Mutex<Option<Instant>>,
     /// Held while the file of seen snapshots is read and written.
     seen: Mutex<()>,
+    /// The last that is known of the remote.
+    known: Arc<KnownFile>,
     /// Ends the thread that saves maps when it is dropped.
     saver: Option<(Sender<()>, JoinHandle<()>)>,
     _lock: fs::File,
@@ -149,7 +159,7 @@ impl Cache {
     pub fn open(directory: &Path, size: Size) -> Result<Cache> {
         let failed = |error| Error::io(format!("opening the cache {}", directory.display()), error);
         let root = Root::open(directory)?;
-        for name in Kind::ALL.map(Kind::directory).into_iter().chain([BLOBS]) {
+        for name in Kind::ALL.map(Kind::directory).into_iter().chain([BLOBS, KNOWN]) {
             root.make(name, &directory.join(name))?;
         }
         let mut options = unlinked();
@@ -185,16 +195,20 @@ impl Cache {
         }
         let kept = object_cache::found(&root).map_err(failed)?.into_iter().collect();
         let files = Files { open: HashMap::new(), idle: idle(&root).map_err(failed)?, kept };
-        let files = Arc::new(Mutex::new(files));
-        let saver = saver(Arc::downgrade(&files)).map_err(failed)?;
+        let (files, root) = (Arc::new(Mutex::new(files)), Arc::new(root));
+        let known = Arc::new(KnownFile::new(&root));
+        let saver = saver(Arc::downgrade(&files), known.clone()).map_err(failed)?;
         Ok(Cache {
             directory: directory.to_owned(),
-            root: Arc::new(root),
+            root,
             size,
             files,
             index: Mutex::new(None),
+            has_room: AtomicBool::new(true),
+            pace: Pace::default(),
             failed: Mutex::new(None),
             seen: Mutex::default(),
+            known,
             saver: Some(saver),
             _lock: lock,
         })
@@ -238,6 +252,39 @@ impl Cache {
         Ok(blob)
     }
 
+    /// Whether the cache in a directory knows the remote at a URL.
+    pub fn knows(directory: &Path, url: &str) -> bool {
+        Cache::known_since(directory, url).is_some()
+    }
+
+    /// When the cache in a directory has last noted what it knows of the remote at a URL, if it knows that.
+    pub fn known_since(directory: &Path, url: &str) -> Option<SystemTime> {
+        let found = fs::symlink_metadata(directory.join(path_of(url))).ok()?;
+        if found.is_file() { found.modified().ok() } else { None }
+    }
+
+    /// The last that was known of the remote at a URL, if the cache has it.
+    pub fn known(&self, url: &str) -> Option<Known> {
+        let path = path_of(url);
+        let found = read(&self.root.path(&path));
+        found.inspect_err(|error| log::warn!("{}/{path}: {error}", self.directory.display())).ok().flatten()
+    }
+
+    /// Notes from now on what is known of the remote at a URL, which has said so of itself.
+    pub fn know(&self, url: &str, said: &str) {
+        self.known.begin(url, said, self.known(url));
+    }
+
+    /// Notes a manifest that is shown, and which the cache keeps.
+    pub fn note_shown(&self, place: OwnedCollectionName, manifest: ShownManifest) {
+        self.known.show(place, manifest);
+    }
+
+    /// The manifest of a snapshot of a collection that was shown: of this number, or the newest of them.
+    pub fn shown(&self, place: &OwnedCollectionName, number: Option<u64>) -> Option<ShownManifest> {
+        self.known.shown(place, number)
+    }
+
     /// Bytes of the pieces that are there.
     pub fn stored(&self) -> u64 {
         self.files.lock().stored()
@@ -245,7 +292,7 @@ impl Cache {
 
     /// Saves the maps of the open files. Otherwise that happens every few seconds and when the cache is dropped.
     pub fn save(&self) {
-        save(&self.files);
+        save(&self.files, &self.known);
     }
 
     /// The cached files, those used last first.
@@ -274,9 +321,12 @@ impl Cache {
 
     /// The same for the file of a name. `count` counts the bytes.
     fn make_room_for(&self, name: &str, bytes: u64, count: impl FnOnce(&mut Files)) -> bool {
-        if self.is_distrusted() {
-            return false;
-        }
+        let has_room = !self.is_bypassed() && self.made_room_for(name, bytes, count);
+        self.has_room.store(has_room, Ordering::Relaxed);
+        has_room
+    }
+
+    fn made_room_for(&self, name: &str, bytes: u64, count: impl FnOnce(&mut Files)) -> bool {
         let mut files = self.files.lock();
         let mut removed = 0;
         loop {
@@ -294,6 +344,22 @@ impl Cache {
             }
             removed += stored.saturating_sub(files.stored());
         }
+    }
+
+    /// Whether the last bytes found room.
+    pub(in crate::remote) fn has_room(&self) -> bool {
+        !self.is_bypassed() && self.has_room.load(Ordering::Relaxed)
+    }
+
+    /// Whether the disk gets no bytes now, because it has failed or lags.
+    pub(in crate::remote) fn is_bypassed(&self) -> bool {
+        self.is_distrusted() || self.pace.lags()
+    }
+
+    /// Notes that a piece was written. Returns whether the disk is bypassed from now on, because it is slower than the
+    /// remote.
+    pub(in crate::remote) fn wrote(&self, written: Written) -> bool {
+        self.pace.note(written)
     }
 
     /// The disk did not take bytes: for a while it gets no more.
@@ -456,8 +522,11 @@ pub(super) fn now() -> u64 {
     u64::try_from(now_nanoseconds()).unwrap_or(0)
 }
 
-/// Saves the maps of the open files.
-fn save(files: &Mutex<Files>) {
+/// Saves the maps of the open files, and what is known of the remote.
+fn save(files: &Mutex<Files>, known: &KnownFile) {
+    if let Err(error) = known.save() {
+        log::warn!("what is known of the remote was not saved: {error}");
+    }
     let open: Vec<Arc<Blob>> = files.lock().open.values().cloned().collect();
     for blob in open {
         if let Err(error) = blob.save() {
@@ -505,13 +574,13 @@ fn drop_former(root: &Root) -> io::Result<()> {
 }
 
 /// Starts the thread that saves maps.
-fn saver(files: Weak<Mutex<Files>>) -> io::Result<(Sender<()>, JoinHandle<()>)> {
+fn saver(files: Weak<Mutex<Files>>, known: Arc<KnownFile>) -> io::Result<(Sender<()>, JoinHandle<()>)> {
     let (end, ended) = mpsc::channel();
     let work = move || {
         loop {
             let is_end = !matches!(ended.recv_timeout(SAVED_EVERY), Err(RecvTimeoutError::Timeout));
             let Some(files) = files.upgrade() else { return };
-            save(&files);
+            save(&files, &known);
             if is_end {
                 return;
             }

@@ -1,5 +1,5 @@
 //! Objects that are kept whole, each under a name that verifies its bytes: manifests, and pieces of logs and bases of
-//! differences as they are stored.
+//! differences as they are stored, and indexes of sources.
 //!
 //! Invariants: (1) Bytes are given to nobody before they were compared with their name. (2) A file gets its name
 //! once all bytes are written, so that a killed process leaves drafts only.
@@ -26,6 +26,8 @@ pub enum Kind {
     Log,
     /// Pieces that differences are taken from, by the same.
     Base,
+    /// Indexes of sources, by digests of their listings.
+    Index,
 }
 
 /// Hexadecimal digits of the name of such an object.
@@ -35,7 +37,7 @@ const NAME_DIGITS: usize = 2 * DIGEST_BYTES;
 static DRAFTS: AtomicU64 = AtomicU64::new(0);
 
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Manifest, Kind::Log, Kind::Base];
+    pub(super) const ALL: [Kind; 4] = [Kind::Manifest, Kind::Log, Kind::Base, Kind::Index];
 
     /// The directory of these objects in a cache.
     pub(super) fn directory(self) -> &'static str {
@@ -43,6 +45,7 @@ impl Kind {
             Kind::Manifest => "manifest",
             Kind::Log => "log",
             Kind::Base => "base",
+            Kind::Index => "index",
         }
     }
 
@@ -66,6 +69,14 @@ impl Kind {
                 (*blake3::hash(hashed).as_bytes() == name).then_some(name)
             }
             Kind::Log | Kind::Base => Some(*blake3::hash(bytes).as_bytes()),
+            // The digest before the name covers both.
+            Kind::Index => {
+                let (rest, name) = bytes.split_last_chunk::<DIGEST_BYTES>()?;
+                let (content, digest) = rest.split_last_chunk::<DIGEST_BYTES>()?;
+                let mut hasher = blake3::Hasher::new();
+                hasher.update(name).update(content);
+                (hasher.finalize().as_bytes() == digest).then_some(*name)
+            }
         }
     }
 }
@@ -94,15 +105,10 @@ impl Cache {
         found
     }
 
-    /// Whether there is an object of this kind and length.
-    pub fn keeps_one_of(&self, kind: Kind, len: u64) -> bool {
-        let files = self.files.lock();
-        files.kept.iter().any(|(place, kept)| kept.stored == len && Kind::at(place) == Some(kind))
-    }
-
-    /// Whether there are objects of this kind.
-    pub fn keeps_any_of(&self, kind: Kind) -> bool {
-        self.files.lock().kept.keys().any(|place| Kind::at(place) == Some(kind))
+    /// The same of an object of any length.
+    pub fn kept_whole(&self, kind: Kind, name: &Digest) -> Option<Vec<u8>> {
+        let stored = self.files.lock().kept.get(&kind.place(name)).map(|kept| kept.stored)?;
+        self.kept(kind, name, stored)
     }
 
     /// Whether there is this object, as far as can be told without reading it.

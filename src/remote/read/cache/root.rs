@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn links_that_were_prepared_lead_nowhere() {
-        for name in ["lock", "cache.toml", "blob", "manifest", "log"] {
+        for name in ["lock", "cache.toml", "blob", "manifest", "log", "base", "known"] {
             let place = tempfile::tempdir().unwrap();
             let (cache, outside) = (place.path().join("cache"), place.path().join("outside"));
             fs::create_dir_all(&cache).unwrap();

@@ -1,0 +1,151 @@
+//! The forms of a place: a path in a mount, or a store, or a remote, and a name in it.
+//!
+//! A command is written for one of the forms, and takes the other too: [`by_store`] gives `STORE TENANT/COLLECTION` to
+//! commands that take these words, [`in_mount`] paths in a mount to others.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::ArgAction;
+
+use crate::cli::common::mounts::{Mounted, mount_of, mountpoints_of, resolved};
+use crate::model::{Error, Result};
+use crate::store::Store;
+use crate::store::disk::files::FileDisk;
+
+/// Commands whose first words are STORE and a name in it.
+const BY_STORE: [&str; 5] = ["export", "import", "mv", "push", "rm"];
+/// Those of them that do not take a mount point as the store.
+const OF_STORES_ALONE: [&str; 2] = ["import", "push"];
+
+/// Names in the path of a collection.
+const COLLECTION_DEPTH: usize = 2;
+
+/// The mount of a path and the names below its mount point, which may be none.
+fn split(path: &OsStr) -> Option<(Mounted, PathBuf)> {
+    let path = Path::new(path);
+    let mounted = mount_of(path).ok().flatten()?;
+    let real = resolved(path).ok()?;
+    let below = real.strip_prefix(&mounted.mountpoint).ok()?.to_owned();
+    Some((mounted, below))
+}
+
+/// The words of the command line, with STORE and a name in place of a path in a mount.
+pub(in crate::cli) fn by_store(words: Vec<OsString>, cli: &clap::Command) -> Vec<OsString> {
+    let is_named = |word: &&OsString| word.to_str().is_some_and(|word| BY_STORE.contains(&word));
+    let Some(name) = words.get(1).filter(is_named).and_then(|word| word.to_str()) else { return words };
+    let Some(command) = cli.find_subcommand(name) else { return words };
+    let at = positionals(&words, command);
+    let Some((first, (mounted, below))) = at.first().and_then(|at| Some((*at, split(words.get(*at)?)?)))
+    else {
+        return words;
+    };
+    // A place for a store would lie deeper.
+    if below.components().count() > COLLECTION_DEPTH && name != "export" {
+        return words;
+    }
+    let is_second_of_mv = |at: &usize| name == "mv" && at_of(&positionals(&words, command), 1) == Some(*at);
+    let is_root = below.as_os_str().is_empty();
+    let store = match OF_STORES_ALONE.contains(&name) {
+        true => mounted.store.clone().into_os_string(),
+        false => mounted.mountpoint.clone().into_os_string(),
+    };
+    let mut named = Vec::with_capacity(words.len() + 1);
+    for (at, word) in words.iter().enumerate() {
+        if at == first {
+            named.push(store.clone());
+            named.extend((!is_root).then(|| below.clone().into_os_string()));
+            continue;
+        }
+        let target = (!is_root && is_second_of_mv(&at)).then(|| split(word)).flatten();
+        named.push(match target {
+            Some((of, below)) if of == mounted => below.into_os_string(),
+            _ => word.clone(),
+        });
+    }
+    named
+}
+
+fn at_of(places: &[usize], number: usize) -> Option<usize> {
+    places.get(number).copied()
+}
+
+/// The places of the words of a subcommand that belong to no option.
+fn positionals(words: &[OsString], command: &clap::Command) -> Vec<usize> {
+    let takes_value = |word: &str| {
+        let mut options = command.get_arguments();
+        let option = match word.strip_prefix("--") {
+            Some(long) => options.find(|option| option.get_long() == Some(long)),
+            None => options.find(|option| option.get_short() == word.chars().nth(1)),
+        };
+        option.is_some_and(|option| matches!(option.get_action(), ArgAction::Set | ArgAction::Append))
+    };
+    let (mut found, mut is_value, mut are_all) = (Vec::new(), false, false);
+    for (at, word) in words.iter().enumerate().skip(2) {
+        let text = word.to_str().unwrap_or_default();
+        if std::mem::take(&mut is_value) {
+            continue;
+        }
+        if !are_all && text == "--" {
+            are_all = true;
+        } else if !are_all && text.len() > 1 && text.starts_with('-') {
+            is_value = takes_value(text);
+        } else {
+            found.push(at);
+        }
+    }
+    found
+}
+
+/// Paths in a mount: the words themselves; or names in the store that the first word is, where that is mounted, or in the
+/// mount point that the first word is.
+///
+/// # Errors
+///
+/// `Invalid` for a store that is not mounted.
+pub(in crate::cli) fn in_mount(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let Some((first, names)) = paths.split_first() else { return Ok(Vec::new()) };
+    let below = |mountpoint: &Path| -> Vec<PathBuf> {
+        names.iter().map(|name| mountpoint.join(name.strip_prefix("/").unwrap_or(name))).collect()
+    };
+    // A mount whose daemon has ended is refused by its name.
+    if !matches!(mount_of(first), Ok(None)) {
+        let are_names = !names.is_empty() && names.iter().all(|name| !name.exists());
+        let named = below(first);
+        let is_meant = are_names && named.iter().all(|path| path.exists());
+        return Ok(if is_meant { named } else { paths.to_vec() });
+    }
+    if !Store::exists(&FileDisk::new(first)) {
+        return Ok(paths.to_vec());
+    }
+    let Some(mountpoint) = mountpoints_of(first).into_iter().next() else {
+        let store = first.display();
+        let text = format!("the store {store} is not mounted; to mount it: tierfs mount {store} MOUNTPOINT");
+        return Err(Error::invalid(text));
+    };
+    Ok(if names.is_empty() { vec![mountpoint] } else { below(&mountpoint) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::CommandFactory;
+
+    use super::positionals;
+    use crate::cli::Cli;
+
+    #[test]
+    fn values_of_options_are_no_places() {
+        let cli = Cli::command();
+        let of = |text: &str| {
+            let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+            let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+            let found = positionals(&words, cli.find_subcommand(&name).unwrap());
+            found.iter().map(|at| words[*at].to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("tierfs import --tier q8 -n st --tag=a t/c x -- -y"), ["st", "t/c", "x", "-y"]);
+        assert_eq!(of("tierfs mv --json a b c"), ["a", "b", "c"]);
+        assert_eq!(of("tierfs rm m/t/c"), ["m/t/c"]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The versions that a collection has (`store/versions/mod.rs`): their files, and the file `version.toml` of each.
+
+use std::collections::HashMap;
+use std::io;
+
+use crate::format::snapshot::manifest::FileKind;
+use crate::format::version::VersionDifference;
+use crate::model::{CollectionName, Error, Result, hex};
+use crate::store::disk::{Disk, FileAttributes, Identity, Open, replace_file};
+use crate::store::log::LOG_NAME;
+use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::DELTA_FILE;
+use crate::store::space::files::payload_name;
+use crate::store::version_disk::{
+    DIFFERENCE, PACKED, VERSIONS, is_payload_name, number_of, read_head, version_name,
+};
+
+/// The name of the file.
+const NAME: &str = "version.toml";
+const DRAFT: &str = "version.toml.new";
+/// The most bytes of the file that are read.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// A version of a collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Version {
+    /// Its number, from 1.
+    pub number: u64,
+    /// When it was made, in nanoseconds since 1970.
+    pub created_at: u64,
+    /// Logical bytes of its files.
+    pub bytes: u64,
+    /// Bytes that it takes beside the present state and the later versions.
+    pub stored: u64,
+    /// Bytes of elements that differ from those of the version before, and of tensors that it lacks; `None` if they
+    /// were not compared.
+    pub changed: Option<u64>,
+}
+
+/// The file `version.toml`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::store) struct Description {
+    /// When the version was made, in nanoseconds since 1970.
+    pub created_at: u64,
+    /// Logical bytes of its files.
+    pub bytes: u64,
+    /// BLAKE3 of the canonical log of the state.
+    pub state: [u8; 32],
+    /// As [`Version::changed`].
+    pub changed: Option<u64>,
+    /// Files that stay whole, as paths below the directory of the version.
+    pub keyframes: Vec<String>,
+}
+
+impl Description {
+    /// Reads that of the version in `directory`.
+    pub fn read(disk: &dyn Disk, directory: &str) -> Result<Description> {
+        let path = format!("{directory}/{NAME}");
+        let failed = |error| Error::io(format!("reading {path}"), error);
+        let file = disk.open(&path, Open::Read).map_err(failed)?;
+        let len = file.len().map_err(failed)?;
+        if len > BYTES_MAX {
+            return Err(Error::corrupt(format!("{path} has {len} bytes")));
+        }
+        let mut text = vec![0; len as usize];
+        file.read_exact_at(&mut text, 0).map_err(failed)?;
+        Description::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(path))
+    }
+
+    /// Replaces that of the version in `directory`, durably.
+    pub fn write(&self, disk: &dyn Disk, directory: &str) -> Result<()> {
+        let (draft, path) = (format!("{directory}/{DRAFT}"), format!("{directory}/{NAME}"));
+        let written = replace_file(disk, &draft, &path, self.to_text().as_bytes());
+        written.map_err(|error| Error::io(format!("writing {path}"), error))
+    }
+
+    fn to_text(&self) -> String {
+        let Description { created_at, bytes, state, changed, keyframes } = self;
+        let mut text = format!("created = {created_at}\nbytes = {bytes}\nstate = \"{}\"\n", hex(state));
+        if let Some(changed) = changed {
+            text.push_str(&format!("changed = {changed}\n"));
+        }
+        let quoted: Vec<String> = keyframes.iter().map(|name| format!("\"{name}\"")).collect();
+        text.push_str(&format!("keyframes = [{}]\n", quoted.join(", ")));
+        text
+    }
+
+    fn parse(text: &str) -> Result<Description> {
+        let table: toml::Table =
+            text.parse().map_err(|error| Error::corrupt(format!("it cannot be read: {error}")))?;
+        let mut found = Description::default();
+        for (key, value) in &table {
+            let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+            let names = || {
+                let names = value.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
+                names.collect::<Option<Vec<_>>>()
+            };
+            let known = match key.as_str() {
+                "created" => number.map(|number| found.created_at = number),
+                "bytes" => number.map(|number| found.bytes = number),
+                "changed" => number.map(|number| found.changed = Some(number)),
+                "state" => value.as_str().and_then(digest).map(|state| found.state = state),
+                "keyframes" => names().map(|names| found.keyframes = names),
+                _ => None,
+            };
+            known.ok_or_else(|| Error::corrupt(format!("unknown setting {key} = {value}")))?;
+        }
+        Ok(found)
+    }
+}
+
+/// The 32 bytes of 64 hexadecimal digits.
+fn digest(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+/// The path of a file below the directory of its version; `None` for the log.
+pub(in crate::store) fn file_name(kind: FileKind, number: u64) -> Option<String> {
+    match kind {
+        FileKind::Log => None,
+        FileKind::Data => Some(format!("{number:016x}")),
+        FileKind::Tier => Some(payload_name(u8::try_from(number).ok()?)),
+        FileKind::Delta => Some(payload_name(DELTA_FILE)),
+        FileKind::Factor => Some(payload_name(FACTOR_FILE)),
+    }
+}
+
+/// The directory of a version.
+pub(in crate::store) fn directory(place: CollectionName<'_>, number: u64) -> String {
+    format!("{}/{}", place.tenant, version_name(place.name, number))
+}
+
+/// The numbers of the versions of a collection, ascending.
+pub(in crate::store) fn numbers(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<u64>> {
+    let path = format!("{place}/{VERSIONS}");
+    let listed = match disk.list(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed.map_err(|error| Error::io(format!("listing {path}"), error))?,
+    };
+    let directories = listed.iter().filter(|entry| entry.is_directory);
+    let mut numbers: Vec<u64> = directories.filter_map(|entry| number_of(&entry.name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// A payload file of a version.
+pub(in crate::store) struct Stored {
+    /// Its path below the directory of the version, without [`DIFFERENCE`].
+    pub name: String,
+    pub is_difference: bool,
+    pub attributes: FileAttributes,
+    pub bytes: u64,
+}
+
+/// The payload files of the version in `directory`. One that is there whole and as a difference counts as whole.
+pub(in crate::store) fn stored(disk: &dyn Disk, directory: &str) -> Result<Vec<Stored>> {
+    let failed = |error| Error::io(format!("looking at {directory}"), error);
+    let mut found: HashMap<String, Stored> = HashMap::new();
+    for entry in disk.list(directory).map_err(failed)? {
+        let name = entry.name.strip_suffix(DIFFERENCE).unwrap_or(&entry.name).to_owned();
+        let is_difference = name.len() < entry.name.len();
+        let is_whole_known = is_difference && found.contains_key(&name);
+        if entry.is_directory || !is_payload_name(&name) || is_whole_known {
+            continue;
+        }
+        let file = disk.open(&format!("{directory}/{}", entry.name), Open::Read).map_err(failed)?;
+        let (attributes, bytes) = (file.attributes().map_err(failed)?, file.len().map_err(failed)?);
+        found.insert(name.clone(), Stored { name, is_difference, attributes, bytes });
+    }
+    let mut found: Vec<Stored> = found.into_values().collect();
+    found.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Ok(found)
+}
+
+/// How many names of each whole file the versions of a collection have.
+#[derive(Default)]
+pub(in crate::store) struct Names(HashMap<Identity, u64>);
+
+impl Names {
+    pub fn count(&mut self, stored: &[Stored]) {
+        for identity in stored.iter().filter_map(|stored| stored.attributes.identity) {
+            *self.0.entry(identity).or_default() += 1;
+        }
+    }
+
+    /// Whether a file has names outside of the counted versions, so that removing those frees no space.
+    pub fn is_held_elsewhere(&self, attributes: &FileAttributes) -> bool {
+        let names = attributes.identity.and_then(|identity| self.0.get(&identity)).copied().unwrap_or(1);
+        attributes.links > names
+    }
+}
+
+/// The versions of a collection, the oldest first. Needs no open store.
+pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Version>> {
+    let (mut names, mut files) = (Names::default(), Vec::new());
+    for number in numbers(disk, place)? {
+        match stored(disk, &directory(place, number)) {
+            Ok(stored) => {
+                names.count(&stored);
+                files.push((number, stored));
+            }
+            // It was removed meanwhile.
+            Err(_) if !numbers(disk, place)?.contains(&number) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let (mut seen, mut found) = (HashMap::new(), Vec::new());
+    for (number, stored) in files.into_iter().rev() {
+        let path = format!("{}/{LOG_NAME}", directory(place, number));
+        let log = disk.open(&path, Open::Read);
+        let log = log.or_else(|_| disk.open(&format!("{path}{PACKED}"), Open::Read));
+        let mut bytes = log.and_then(|log| log.len()).unwrap_or(0);
+        for stored in &stored {
+            let is_first =
+                stored.attributes.identity.is_none_or(|identity| seen.insert(identity, ()).is_none());
+            if is_first && !names.is_held_elsewhere(&stored.attributes) {
+                bytes += stored.bytes;
+            }
+        }
+        // The version reads without it.
+        let described = Description::read(disk, &directory(place, number));
+        let described = described.inspect_err(|error| log::warn!("version {number} of {place}: {error}"));
+        let described = described.unwrap_or_default();
+        let Description { created_at, bytes: logical, changed, .. } = described;
+        found.push(Version { number, created_at, bytes: logical, stored: bytes, changed });
+    }
+    found.reverse();
+    Ok(found)
+}
+
+/// Bytes that the versions of a collection take beside its present state.
+pub(in crate::store) fn bytes_of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> u64 {
+    let found = versions_on(disk, place);
+    let found = found.inspect_err(|error| log::warn!("{place}: its versions are not counted: {error}"));
+    found.unwrap_or_default().iter().map(|version| version.stored).sum()
+}
+
+/// The head of the difference that a file of a version is stored as, if it is.
+pub(in crate::store) fn head_of(
+    disk: &dyn Disk,
+    directory: &str,
+    name: &str,
+) -> Result<Option<VersionDifference>> {
+    match disk.open(&format!("{directory}/{name}{DIFFERENCE}"), Open::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(format!("opening {directory}/{name}{DIFFERENCE}"), error)),
+        Ok(file) => read_head(&*file).map(Some).map_err(|error| error.at(format!("{directory}/{name}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Description;
+
+    #[test]
+    fn a_description_is_read_as_it_was_written_and_unknown_settings_are_refused() {
+        let description = Description {
+            created_at: 1 << 60,
+            bytes: 5,
+            state: [0xab; 32],
+            changed: Some(0),
+            keyframes: vec!["tier0.dat".to_owned(), "data/0000000000000001".to_owned()],
+        };
+        assert_eq!(Description::parse(&description.to_text()).unwrap(), description);
+        let without = Description { changed: None, keyframes: Vec::new(), ..description };
+        assert_eq!(Description::parse(&without.to_text()).unwrap(), without);
+        for wrong in ["x = 1", "created = -1", "state = \"00\"", "keyframes = [1]", "="] {
+            assert!(Description::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Stores payload files of a version as differences from those of the next version.
+//!
+//! A file is read as the version reads it, each payload compared with its checksum, and compared with the bytes that the
+//! next version has of the same tensors. The difference is written beside it, durably, before the file goes. Programs
+//! that have the file open keep it.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::codec::ladder::Scratch;
+use crate::format::cursor::Reader;
+use crate::format::version::{CHUNK_BYTES, Stretch, VersionDifference};
+use crate::format::zstandard;
+use crate::model::{CollectionName, Dtype, Error, ErrorKind, Progress, Result};
+use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
+use crate::store::log::LOG_NAME;
+use crate::store::pieces::difference::{apply_chunk, encode_chunk, width};
+use crate::store::snapshot::canonical::Canonical;
+use crate::store::snapshot::freeze::Frozen;
+use crate::store::snapshot::payloads::CanonicalFile;
+use crate::store::snapshot::stored_objects::{ObjectNames, StoredObjects};
+use crate::store::store::Store;
+use crate::store::version_disk::{DIFFERENCE, PACKED, PACKED_LOG_MAX, VersionDisk, version_name};
+use crate::store::version_list::{
+    Description, Names, Stored, bytes_of_versions, directory, file_name, head_of, numbers, stored,
+};
+
+/// Files with less than this stay whole: a difference would save little.
+const BYTES_MIN: u64 = 16 << 10;
+/// A file stays whole if its difference takes more than one of so many of its bytes.
+const LARGEST_SHARE: u64 = 4;
+/// A file stays whole if the differences that lead to it take more than one of so many of its bytes.
+const LARGEST_CHAIN_SHARE: u64 = 2;
+/// The most differences that a read goes through.
+const CHAIN_FILES_MAX: u32 = 32;
+/// Bytes that are compared at a time. A multiple of a chunk.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// Two versions of a collection, one behind the other.
+pub(super) struct Neighbours<'a> {
+    pub place: CollectionName<'a>,
+    pub older: u64,
+    pub newer: u64,
+}
+
+/// The bytes of an earlier version, and where the next version has those of the same tensors.
+struct Compared {
+    canonical: Canonical,
+    names: ObjectNames,
+    next: StoredObjects,
+    disk: VersionDisk,
+}
+
+/// A difference that was made.
+struct Made {
+    head: VersionDifference,
+    /// Bytes of the head and of the payloads.
+    bytes: u64,
+}
+
+impl Store {
+    /// Stores the files of all versions but the newest as differences from the next version, as far as that saves space.
+    pub fn shrink_versions(&self, place: CollectionName<'_>, progress: &dyn Progress) -> Result<()> {
+        let _making = self.versions.making.lock();
+        let done = self.shrink_each(place, progress);
+        self.close_unused_versions();
+        if let Ok(collection) = self.opened(place.tenant, place.name) {
+            collection.meter().set_aside(bytes_of_versions(&*self.disk, place));
+        }
+        done
+    }
+
+    fn shrink_each(&self, place: CollectionName<'_>, progress: &dyn Progress) -> Result<()> {
+        let numbers = numbers(&*self.disk, place)?;
+        let Some((_, earlier)) = numbers.split_last() else { return Ok(()) };
+        let mut names = Names::default();
+        for number in earlier {
+            names.count(&stored(&*self.disk, &directory(place, *number))?);
+        }
+        for (older, newer) in numbers.iter().zip(numbers.iter().skip(1)) {
+            let neighbours = Neighbours { place, older: *older, newer: *newer };
+            match self.shrink_one(&neighbours, &names, progress) {
+                Err(error) if !matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::Full) => {
+                    log::warn!("{place}: version {older} stays as it is: {error}");
+                }
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    fn shrink_one(&self, of: &Neighbours<'_>, names: &Names, progress: &dyn Progress) -> Result<()> {
+        let disk = &*self.disk;
+        let (own, next) = (directory(of.place, of.older), directory(of.place, of.newer));
+        let description = Description::read(disk, &own)?;
+        let files = stored(disk, &own)?;
+        let may_shrink = |file: &&Stored| {
+            !file.is_difference
+                && file.bytes >= BYTES_MIN
+                && !names.is_held_elsewhere(&file.attributes)
+                && !description.keyframes.contains(&file.name)
+        };
+        self.pack_log(&own)?;
+        let is_counted = Description::read(disk, &next)?.changed.is_some();
+        if is_counted && !files.iter().any(|file| may_shrink(&file)) {
+            return Ok(());
+        }
+        let compared = self.compared(of)?;
+        let mut changed = self.bytes_added(of)?;
+        let by_name: HashMap<&str, &Stored> = files.iter().map(|file| (file.name.as_str(), file)).collect();
+        for file in compared.canonical.files() {
+            progress.check()?;
+            let Some(name) = file_name(file.kind, file.number) else { continue };
+            let Some(found) = by_name.get(name.as_str()) else { continue };
+            if found.is_difference {
+                changed += head_of(disk, &own, &name)?.map_or(0, |head| head.changed);
+            } else if may_shrink(found) {
+                changed += self.store_difference(of, &compared, file, &name)?;
+            } else if !is_counted {
+                let is_same = disk.open(&format!("{next}/{name}"), Open::Read).is_ok_and(|next| {
+                    next.attributes().is_ok_and(|next| {
+                        next.identity.is_some() && next.identity == found.attributes.identity
+                    })
+                });
+                let counted =
+                    if is_same { 0 } else { compared.make(of.newer, file, &next, None)?.head.changed };
+                changed += counted;
+            }
+        }
+        if !is_counted {
+            let described = Description::read(disk, &next)?;
+            Description { changed: Some(changed), ..described }.write(disk, &next)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a file of a version as a difference, or notes that it stays whole. Returns the changed bytes.
+    fn store_difference(
+        &self,
+        of: &Neighbours<'_>,
+        compared: &Compared,
+        file: &CanonicalFile,
+        name: &str,
+    ) -> Result<u64> {
+        let disk = &*self.disk;
+        let own = directory(of.place, of.older);
+        let made = self.made_difference(of, compared, file, name)?;
+        match made {
+            (head, true) => {
+                let removed = disk.remove_file(&format!("{own}/{name}"));
+                removed.map_err(|error| Error::io(format!("removing {own}/{name}"), error))?;
+                Ok(head.changed)
+            }
+            (head, false) => {
+                let mut description = Description::read(disk, &own)?;
+                description.keyframes.push(name.to_owned());
+                description.write(disk, &own)?;
+                Ok(head.changed)
+            }
+        }
+    }
+
+    /// Makes the difference of a file of a version durable under its name, unless it would be large, or the last of a
+    /// long chain. Returns its head, and whether it is there.
+    fn made_difference(
+        &self,
+        of: &Neighbours<'_>,
+        compared: &Compared,
+        file: &CanonicalFile,
+        name: &str,
+    ) -> Result<(VersionDifference, bool)> {
+        let disk = &*self.disk;
+        let draft = format!("{}/{name}{DIFFERENCE}.new", directory(of.place, of.older));
+        let failed = |error: io::Error| Error::io(format!("writing {draft}"), error);
+        remove_if_present(disk, &draft).map_err(failed)?;
+        let made = self.write_difference(of, compared, file, name);
+        if made.as_ref().map_or(true, |(_, is_there)| !is_there) {
+            remove_if_present(disk, &draft).map_err(failed)?;
+        }
+        made
+    }
+
+    /// Writes the difference of a file of a version, and gives it its name unless it is large. Returns its head, and
+    /// whether it is there.
+    fn write_difference(
+        &self,
+        of: &Neighbours<'_>,
+        compared: &Compared,
+        file: &CanonicalFile,
+        name: &str,
+    ) -> Result<(VersionDifference, bool)> {
+        let disk = &*self.disk;
+        let (own, next) = (directory(of.place, of.older), directory(of.place, of.newer));
+        let path = format!("{own}/{name}{DIFFERENCE}");
+        let draft = format!("{path}.new");
+        let failed = |error: io::Error| Error::io(format!("writing {draft}"), error);
+        let to = disk.open(&draft, Open::Create).map_err(failed)?;
+        let whole: u64 = file.pieces().iter().flatten().map(|stretch| stretch.end - stretch.start).sum();
+        let bytes_max = whole / LARGEST_SHARE;
+        let Made { mut head, bytes } = compared.make(of.newer, file, &next, Some((&*to, bytes_max)))?;
+        let (chain_files, chain_bytes) = self.chain_to(of, name)?;
+        head.chain_files = chain_files.saturating_add(1);
+        head.chain_bytes = chain_bytes.saturating_add(bytes);
+        let is_small = bytes <= bytes_max
+            && head.chain_bytes <= whole / LARGEST_CHAIN_SHARE
+            && head.chain_files <= CHAIN_FILES_MAX;
+        if !is_small {
+            return Ok((head, false));
+        }
+        let placed = to.write_at(&head.to_bytes(), 0).and_then(|()| {
+            to.sync_data()?;
+            disk.rename(&draft, &path)?;
+            disk.sync_directory(&own)
+        });
+        placed.map_err(failed)?;
+        Ok((head, true))
+    }
+
+    /// Stores a file of a version, which is a difference, as a difference from another version, or whole.
+    pub(super) fn rebase_files(&self, of: &Neighbours<'_>, removed: u64) -> Result<()> {
+        let disk = &*self.disk;
+        let own = directory(of.place, of.older);
+        let files = stored(disk, &own)?;
+        let mut needing = Vec::new();
+        for file in files.iter().filter(|file| file.is_difference) {
+            if head_of(disk, &own, &file.name)?.is_some_and(|head| head.next == removed) {
+                needing.push(file.name.as_str());
+            }
+        }
+        if needing.is_empty() {
+            return Ok(());
+        }
+        let compared = self.compared(of)?;
+        let named = compared.canonical.files().iter().filter_map(|file| file_name(file.kind, file.number));
+        let named: HashSet<String> = named.collect();
+        if let Some(left) = needing.iter().find(|name| !named.contains(**name)) {
+            return Err(Error::corrupt(format!(
+                "{own}/{left} is needed, and the log of its version does not name it"
+            )));
+        }
+        for file in compared.canonical.files() {
+            let Some(name) =
+                file_name(file.kind, file.number).filter(|name| needing.contains(&name.as_str()))
+            else {
+                continue;
+            };
+            if self.made_difference(of, &compared, file, &name)?.1 {
+                continue;
+            }
+            let (path, draft) = (format!("{own}/{name}"), format!("{own}/{name}.new"));
+            let failed = |error| Error::io(format!("writing {path}"), error);
+            remove_if_present(disk, &draft).map_err(failed)?;
+            self.copy_file(&compared.canonical, file, &draft)?;
+            disk.rename(&draft, &path).map_err(failed)?;
+            disk.sync_directory(&own).map_err(failed)?;
+            disk.remove_file(&format!("{path}{DIFFERENCE}")).map_err(failed)?;
+            let mut description = Description::read(disk, &own)?;
+            description.keyframes.push(name);
+            description.write(disk, &own)?;
+        }
+        Ok(())
+    }
+
+    /// The longest chain of differences that leads to a file of a version: how many, and their bytes.
+    fn chain_to(&self, of: &Neighbours<'_>, name: &str) -> Result<(u32, u64)> {
+        let disk = &*self.disk;
+        let (mut longest, mut bytes) = (0, 0);
+        for before in numbers(disk, of.place)?.into_iter().take_while(|number| *number < of.older) {
+            let before = directory(of.place, before);
+            for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
+                let head = head_of(disk, &before, &file.name)?;
+                let leads_here = |head: &VersionDifference| {
+                    head.next == of.older && head.bases.iter().any(|base| base == name)
+                };
+                if let Some(head) = head.filter(leads_here) {
+                    longest = longest.max(head.chain_files);
+                    bytes = bytes.max(head.chain_bytes);
+                }
+            }
+        }
+        Ok((longest, bytes))
+    }
+
+    fn compared(&self, of: &Neighbours<'_>) -> Result<Compared> {
+        let canonical = self.canonical_version(of.place, of.older)?;
+        let names = canonical.object_names();
+        let next = StoredObjects::of_log(&self.log_of_version(of.place, of.newer)?, self.id())?;
+        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk) })
+    }
+
+    fn canonical_version(&self, place: CollectionName<'_>, number: u64) -> Result<Canonical> {
+        let version = self.opened(place.tenant, &version_name(place.name, number))?;
+        Frozen::of(&version)?.canonical(self.id())
+    }
+
+    /// Compresses the log of a version.
+    fn pack_log(&self, directory: &str) -> Result<()> {
+        let (path, disk) = (format!("{directory}/{LOG_NAME}"), &*self.disk);
+        let failed = |error| Error::io(format!("packing {path}"), error);
+        let log = match disk.open(&path, Open::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            log => log.map_err(failed)?,
+        };
+        let len = log.len().map_err(failed)?;
+        if len > PACKED_LOG_MAX {
+            return Ok(());
+        }
+        let mut bytes = vec![0; len as usize];
+        log.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        let (packed, draft) = (format!("{path}{PACKED}"), format!("{path}{PACKED}.new"));
+        replace_file(disk, &draft, &packed, &zstandard::encode(&bytes)).map_err(failed)?;
+        disk.remove_file(&path).map_err(failed)
+    }
+
+    fn log_of_version(&self, place: CollectionName<'_>, number: u64) -> Result<Vec<u8>> {
+        let path = format!("{}/{LOG_NAME}", directory(place, number));
+        let failed = |error| Error::io(format!("reading {path}"), error);
+        let file = VersionDisk::new(&self.disk).open(&path, Open::Read).map_err(failed)?;
+        let mut log = vec![0; file.len().map_err(failed)? as usize];
+        file.read_exact_at(&mut log, 0).map_err(failed)?;
+        Ok(log)
+    }
+
+    /// Exact bytes of the newer version that the older one has nothing to compare with.
+    fn bytes_added(&self, of: &Neighbours<'_>) -> Result<u64> {
+        let newer = self.canonical_version(of.place, of.newer)?;
+        let names = newer.object_names();
+        let before = StoredObjects::of_log(&self.log_of_version(of.place, of.older)?, self.id())?;
+        let mut added = 0;
+        for file in newer.files() {
+            for content in newer
+                .contents(file, std::slice::from_ref(&(0..file.bytes)), &names)
+                .iter()
+                .filter(|of| of.is_named())
+            {
+                let new = before.places(content).into_iter().filter(|range| range.place.is_none());
+                added += new.map(|range| range.len).sum::<u64>();
+            }
+        }
+        Ok(added)
+    }
+}
+
+impl Compared {
+    /// Makes the difference of a file from those in `directory`, the next version. Writes the payloads to a file, behind the
+    /// place of the head, until that has the given number of bytes.
+    fn make(
+        &self,
+        next: u64,
+        file: &CanonicalFile,
+        directory: &str,
+        to: Option<(&dyn File, u64)>,
+    ) -> Result<Made> {
+        let (mut names, mut bases) = (Vec::new(), Vec::new());
+        let mut stretches: Vec<Stretch> = Vec::new();
+        for content in self.canonical.contents(file, std::slice::from_ref(&(0..file.bytes)), &self.names) {
+            for range in self.next.places(&content).into_iter().filter(|range| range.len > 0) {
+                let named =
+                    range.place.and_then(|place| Some((file_name(place.kind, place.number)?, place.offset)));
+                let base = match named {
+                    Some((name, offset)) => {
+                        let known = names.iter().position(|known| *known == name);
+                        let index = match known {
+                            Some(index) => index,
+                            None => {
+                                let path = format!("{directory}/{name}");
+                                let opened = self.disk_open(&path)?;
+                                bases.push(opened);
+                                names.push(name);
+                                bases.len() - 1
+                            }
+                        };
+                        Some((index as u32, offset))
+                    }
+                    None => None,
+                };
+                stretches.push(Stretch { len: range.len, dtype: content.dtype, base });
+            }
+        }
+        let chunks: u64 = stretches.iter().map(Stretch::chunks).sum();
+        let mut head = VersionDifference {
+            next,
+            bytes: file.bytes,
+            bases: names,
+            chunks: vec![0; chunks as usize],
+            stretches,
+            ..VersionDifference::default()
+        };
+        let mut end = head.to_bytes().len() as u64;
+        head.chunks.clear();
+        let mut at = 0;
+        for stretch in head.stretches.clone() {
+            let mut done = 0;
+            while done < stretch.len {
+                let len = (stretch.len - done).min(STEP_BYTES);
+                let (mut new, mut old) = (Vec::new(), vec![0; len as usize]);
+                self.canonical.read(file, std::slice::from_ref(&(at..at + len)), &mut new)?;
+                if let Some((base, offset)) = stretch.base {
+                    let base: &Arc<dyn File> =
+                        bases.get(base as usize).ok_or_else(|| Error::corrupt("a base is missing"))?;
+                    let read = base.read_exact_at(&mut old, offset + done);
+                    read.map_err(|error| Error::io(format!("reading {directory}"), error))?;
+                }
+                let (payloads, changed) = payloads_of(stretch.dtype, &old, &new)?;
+                if stretch.base.is_some() {
+                    head.changed += changed;
+                }
+                head.chunks.extend(payloads.iter().map(|payload| payload.len() as u32));
+                let joined = payloads.concat();
+                if let Some((to, _)) = to.filter(|(_, bytes_max)| end + joined.len() as u64 <= *bytes_max) {
+                    let written = to.write_at(&joined, end);
+                    written.map_err(|error| Error::io(format!("writing beside {directory}"), error))?;
+                }
+                end += joined.len() as u64;
+                at += len;
+                done += len;
+            }
+        }
+        Ok(Made { head, bytes: end })
+    }
+
+    fn disk_open(&self, path: &str) -> Result<Arc<dyn File>> {
+        self.disk.open(path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))
+    }
+}
+
+/// The payloads of the chunks of a stretch, and the bytes of elements that differ. Each payload is tried before it counts.
+fn payloads_of(dtype: Dtype, old: &[u8], new: &[u8]) -> Result<(Vec<Vec<u8>>, u64)> {
+    let chunk = CHUNK_BYTES as usize;
+    let made: Result<Vec<(Vec<u8>, u64)>> = old
+        .par_chunks(chunk)
+        .zip(new.par_chunks(chunk))
+        .map_init(Scratch::default, |scratch, (old, new)| {
+            let mut payload = Vec::new();
+            encode_chunk(dtype, old, new, &mut payload, scratch)?;
+            let mut again = old.to_vec();
+            apply_chunk(dtype, &mut Reader::new(&payload), &mut again, scratch)?;
+            if again != new {
+                return Err(Error::corrupt("a bug in tierfs: a difference does not give its bytes"));
+            }
+            let width = if new.len().is_multiple_of(width(dtype)) { width(dtype) } else { 1 };
+            let differing = old.chunks(width).zip(new.chunks(width)).filter(|(old, new)| old != new).count();
+            Ok((payload, (differing * width) as u64))
+        })
+        .collect();
+    let (mut payloads, mut changed) = (Vec::new(), 0);
+    for (payload, bytes) in made? {
+        payloads.push(payload);
+        changed += bytes;
+    }
+    Ok((payloads, changed))
+}
