@@ -32,7 +32,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/controls.md", 1_450),
     ("docs/manual/mounting.md", 1_000),
     ("docs/manual/forms.md", 1_910),
-    ("docs/CONTROL.md", 2_700),
+    ("docs/CONTROL.md", 2_260),
     ("docs/REMOTE.md", 3_350),
     ("docs/TIERS.md", 1_200),
     ("docs/LOADERS.md", 1_650),
