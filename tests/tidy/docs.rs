@@ -33,7 +33,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/mounting.md", 1_000),
     ("docs/manual/forms.md", 1_910),
     ("docs/CONTROL.md", 2_260),
-    ("docs/REMOTE.md", 3_350),
+    ("docs/REMOTE.md", 3_220),
     ("docs/TIERS.md", 1_200),
     ("docs/LOADERS.md", 1_650),
     ("docs/PYTHON.md", 700),
