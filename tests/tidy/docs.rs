@@ -35,7 +35,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/CONTROL.md", 2_260),
     ("docs/REMOTE.md", 3_220),
     ("docs/TIERS.md", 1_200),
-    ("docs/LOADERS.md", 1_650),
+    ("docs/LOADERS.md", 1_510),
     ("docs/PYTHON.md", 700),
     ("docs/RUST.md", 500),
     ("docs/GPU.md", 1_050),
