@@ -27,7 +27,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/names.md", 1_400),
     ("docs/manual/reading.md", 1_300),
     ("docs/manual/writing.md", 1_550),
-    ("docs/manual/tiers.md", 2_200),
+    ("docs/manual/tiers.md", 2_080),
     ("docs/manual/import.md", 1_350),
     ("docs/manual/controls.md", 1_450),
     ("docs/manual/mounting.md", 1_000),
