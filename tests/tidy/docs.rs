@@ -25,7 +25,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/SOURCES.md", 1_200),
     ("docs/manual/README.md", 250),
     ("docs/manual/names.md", 1_380),
-    ("docs/manual/reading.md", 1_300),
+    ("docs/manual/reading.md", 1_220),
     ("docs/manual/writing.md", 1_530),
     ("docs/manual/tiers.md", 2_080),
     ("docs/manual/import.md", 1_350),
