@@ -28,7 +28,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/reading.md", 1_220),
     ("docs/manual/writing.md", 1_530),
     ("docs/manual/tiers.md", 2_080),
-    ("docs/manual/import.md", 1_350),
+    ("docs/manual/import.md", 1_305),
     ("docs/manual/controls.md", 1_450),
     ("docs/manual/mounting.md", 1_000),
     ("docs/manual/forms.md", 1_870),
