@@ -40,7 +40,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/RUST.md", 500),
     ("docs/GPU.md", 1_050),
     ("docs/CHANGELOG.md", 450),
-    ("docs/TOUR.md", 2_000),
+    ("docs/TOUR.md", 1_740),
     ("docs/CHANGING.md", 1_300),
     ("docs/LOCKS.md", 930),
     ("docs/DECISIONS.md", 2_530),
