@@ -34,7 +34,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/forms.md", 1_870),
     ("docs/CONTROL.md", 2_260),
     ("docs/REMOTE.md", 3_220),
-    ("docs/TIERS.md", 1_200),
+    ("docs/TIERS.md", 965),
     ("docs/LOADERS.md", 1_510),
     ("docs/PYTHON.md", 700),
     ("docs/RUST.md", 500),
