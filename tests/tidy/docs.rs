@@ -22,7 +22,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("README.md", 1_000),
     ("docs/GUIDE.md", 2_300),
     ("docs/CONTAINERS.md", 1_200),
-    ("docs/SOURCES.md", 1_200),
+    ("docs/SOURCES.md", 1_130),
     ("docs/manual/README.md", 250),
     ("docs/manual/names.md", 1_380),
     ("docs/manual/reading.md", 1_220),
