@@ -39,7 +39,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/PYTHON.md", 700),
     ("docs/RUST.md", 500),
     ("docs/GPU.md", 960),
-    ("docs/CHANGELOG.md", 450),
+    ("docs/CHANGELOG.md", 315),
     ("docs/TOUR.md", 1_740),
     ("docs/CHANGING.md", 970),
     ("docs/LOCKS.md", 930),
