@@ -42,7 +42,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/CHANGELOG.md", 315),
     ("docs/TOUR.md", 1_740),
     ("docs/CHANGING.md", 970),
-    ("docs/LOCKS.md", 930),
+    ("docs/LOCKS.md", 945),
     ("docs/DECISIONS.md", 2_530),
     ("docs/BENCHMARKS.md", 1_480),
     ("docs/FORMAT.md", 10_730),
