@@ -29,7 +29,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/writing.md", 1_530),
     ("docs/manual/tiers.md", 2_080),
     ("docs/manual/import.md", 1_305),
-    ("docs/manual/controls.md", 1_420),
+    ("docs/manual/controls.md", 1_410),
     ("docs/manual/mounting.md", 1_000),
     ("docs/manual/forms.md", 1_850),
     ("docs/CONTROL.md", 2_205),
