@@ -468,7 +468,11 @@ impl Dispatcher {
     }
 
     fn seek(&self, handle: u64, offset: u64, whence: u32, reply: Reply) {
-        let Some(whence) = Whence::of(whence) else { return reply.error(errno::NO_SUCH_FLAG) };
+        let whence = match whence.cast_signed() {
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            _ => return reply.error(errno::NO_SUCH_FLAG),
+        };
         let found = match self.handles.get(handle).as_deref() {
             Some(Handle::File(open_file, ..)) => self.vfs.seek(open_file, offset, whence),
             Some(Handle::Form(form, _)) => Ok(whence.in_bytes(offset, form.bytes())),

@@ -14,15 +14,6 @@ pub enum Whence {
 }
 
 impl Whence {
-    /// By the number of the call. `None` for another.
-    pub fn of(number: u32) -> Option<Whence> {
-        match number.cast_signed() {
-            libc::SEEK_DATA => Some(Whence::Data),
-            libc::SEEK_HOLE => Some(Whence::Hole),
-            _ => None,
-        }
-    }
-
     /// The offset in a file of `bytes` bytes without holes. `None` behind its end.
     pub fn in_bytes(self, offset: u64, bytes: u64) -> Option<u64> {
         let found = if self == Whence::Data { offset } else { bytes };
