@@ -23,7 +23,7 @@ type State = (&'static str, usize);
 /// Show the mounts of this machine, or the state of one.
 ///
 /// Without a mount point, prints one line per mount: the mount point, its store, and whether its daemon
-/// answers. With one, prints the daemon's view of the store. Says how to recover if the daemon has
+/// answers, or that the mount is closed to you. With one, prints the daemon's view of the store. Says how to recover if the daemon has
 /// ended.
 ///
 /// Example: tierfs status /mnt/tensors
@@ -69,6 +69,9 @@ impl Args {
                     outcome = Outcome::Failed;
                     format!("the daemon has ended; {}", mounted.remedy())
                 }
+                "closed" => {
+                    "closed to you; its user can open it to others: tierfs mount --allow-other".to_owned()
+                }
                 "no answer" => format!("no answer; tierfs umount --force {point} ends the mount"),
                 state => state.to_owned(),
             };
@@ -105,6 +108,7 @@ fn asked(mounted: &Mounted) -> Receiver<State> {
         let state = match jobs(&mounted) {
             Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
             Err(_) if mounted.is_dead() => ("ended", 0),
+            Err(_) if mounted.is_closed() => ("closed", 0),
             Err(_) => ("no answer", 0),
         };
         // Nobody waits any more if this took too long.
