@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
+use crate::cli::common::connection::left_elsewhere;
 use crate::cli::common::jobs::{Job, jobs};
 use crate::cli::common::mounts::{Mounted, all_mounts, mount_of};
 use crate::cli::common::output::{print, print_json};
@@ -23,7 +24,7 @@ type State = (&'static str, usize);
 /// Show the mounts of this machine, or the state of one.
 ///
 /// Without a mount point, prints one line per mount: the mount point, its store, and whether its daemon
-/// answers, or that the mount is closed to you. With one, prints the daemon's view of the store. Says how to recover if the daemon has
+/// answers, or that the mount is closed to you, or that only a container still has it. With one, prints the daemon's view of the store. Says how to recover if the daemon has
 /// ended.
 ///
 /// Example: tierfs status /mnt/tensors
@@ -76,6 +77,17 @@ impl Args {
                 state => state.to_owned(),
             };
             text.push_str(&format!("{point}  {store}  {note}\n"));
+        }
+        for user in left_elsewhere() {
+            let (point, store) =
+                (user.mounted.mountpoint.display().to_string(), user.mounted.source.display());
+            rows.push(
+                json!({ "mountpoint": point, "store": store.to_string(), "state": "elsewhere", "jobs": 0 }),
+            );
+            text.push_str(&format!(
+                "{point}  {store}  not mounted here any more, but still used in another mount namespace: {user}; \
+                 tierfs umount --force {point} ends the mount\n"
+            ));
         }
         if self.json {
             print_json(&rows.into())?;
