@@ -3,7 +3,8 @@
 # a systemd unit. A user who is not root installs below a PREFIX of their own, without the last two.
 #
 #   scripts/install.sh            installs, and names what it left out
-#   scripts/install.sh --remove   removes these files; /etc/tierfs stays
+#   scripts/install.sh --remove   removes these files, and below a prefix of one's own the directories that are empty then;
+#                                 /etc/tierfs stays
 #
 # PREFIX: target directory (/usr/local). DESTDIR: staging root, for packages. SBIN: directory of helpers of mount(8)
 # (/sbin). PROGRAM: the binary (target/release/tierfs).
@@ -40,6 +41,16 @@ case ${1:-} in
         esac
         rm -f "$units/tierfs@.service"
     fi
+    # Below a prefix of the user's own nobody else has made these directories. The system's may be empty by design.
+    case $prefix in
+    /usr | /usr/local) ;;
+    *)
+        for made in "$bin" "$man"/man1 "$man"/man7 "$documents" "$bash_completions" "$zsh_completions" "$fish_completions"; do
+            below=${made#"$root$prefix"/}
+            [ ! -d "$made" ] && [ ! -d "${made%/*}" ] || (cd "$root$prefix" && mkdir -p "$below" && rmdir -p --ignore-fail-on-non-empty "$below")
+        done
+        ;;
+    esac
     exit 0
     ;;
 *)

@@ -7,7 +7,7 @@
 # tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long, and those on a cluster.
 # tests-uring: all tests, with requests over io_uring. tests-core: the unit tests of the
 # portable core, whose other tests run as WebAssembly in scripts/test.sh. tests-aarch64, check-aarch64: the codecs on
-# another processor, in an emulator, and the program compiled for it. kernels: the program under kernels 6.1 and 6.12, in an
+# another processor, in an emulator, and the program compiled for it. containers: with podman, where it is installed. kernels: the program under kernels 6.1 and 6.12, in an
 # emulator. features: GPUs and traces, which are off by default. fuzz: each
 # target for a minute. suites: foreign test suites. loaders: programs that load models, on a mount. loaders-remote: the same, on a remote. deb, docker: build,
 # install and remove the packages. bench-clippy: checks the benchmarks without running them. scripts/phases.sh runs the phases.
@@ -16,10 +16,10 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 all_phases=(setup setup-suites setup-loaders setup-bench setup-packages bench-clippy tests tests-uring tests-core tests-aarch64
-    check-aarch64 kernels features fuzz suites loaders loaders-remote deb docker)
+    check-aarch64 kernels containers features fuzz suites loaders loaders-remote deb docker)
 
 declare -A limit_seconds=([setup]=2400 [setup-suites]=2400 [setup-loaders]=2400 [setup-bench]=1200 [bench-clippy]=900
-    [tests]=5400 [tests-uring]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [kernels]=1800 [features]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
+    [tests]=5400 [tests-uring]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [kernels]=1800 [containers]=900 [features]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
     [setup-packages]=2400 [deb]=2400 [docker]=3600)
 
 phase_command() {
@@ -35,6 +35,7 @@ phase_command() {
     tests-aarch64) echo scripts/targets.sh aarch64 ;;
     check-aarch64) echo scripts/targets.sh check ;;
     kernels) echo scripts/kernels.sh ;;
+    containers) echo scripts/containers.sh ;;
     features) echo cargo nextest run --locked --features cuda,traces --test control --test gpu -E 'binary(gpu)+test(/^traces::/)' ;;
     fuzz) echo scripts/fuzz.sh ;;
     suites) echo scripts/suites.sh ;;

@@ -75,6 +75,9 @@ pub(super) struct Args {
     /// the names of all end with
     #[arg(long, value_name = "NAME", conflicts_with_all = ["manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
+    /// Create the store if there is none, also in an existing empty directory
+    #[arg(long)]
+    create: bool,
     /// Element type of the joined file, unless its name and bytes make it a container
     #[arg(long, value_name = "TYPE", value_parser = parse_dtype, requires = "shard_of")]
     dtype: Option<String>,
@@ -193,14 +196,14 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         mounts::refuse_own_mount(&self.store)?;
         let (place, json, dry_run) = (self.store.clone(), self.json, self.dry_run);
-        let detach = self.detach;
+        let (detach, create) = (self.detach, self.create);
         let is_cache = self.destination.collection.is_none();
         let mut failures = Vec::new();
         let Some((requests, left_out)) = self.requests()? else { return Ok(Outcome::Misused) };
         let mut plans = Vec::new();
         for request in requests {
             if request.in_place && !dry_run {
-                make_if_missing(&place)?;
+                make_if_missing(&place, create)?;
             }
             match plan_of(request, &place) {
                 Ok(plan) => plans.push(plan),
@@ -216,7 +219,7 @@ impl Args {
         for (path, why) in &left_out {
             bar.skipped(path, why);
         }
-        let destination = open(&place, dry_run)?;
+        let destination = open(&place, dry_run, create)?;
         if detach {
             return destination.detach(&plans, json);
         }
@@ -404,14 +407,14 @@ fn plan_of(request: Request, store: &Path) -> Result<Plan> {
     Plan::of(request, store)
 }
 
-/// Opens a store, to write unless for a dry run, and creates it if nothing exists at its path.
-fn open(path: &Path, dry_run: bool) -> Result<Place> {
+/// Opens a store, to write unless for a dry run, and creates it if nothing exists at its path, or if that was asked for.
+fn open(path: &Path, dry_run: bool, create: bool) -> Result<Place> {
     let disk = FileDisk::new(path);
     if !Store::exists(&disk) {
         if dry_run {
             return Ok(Place::Missing);
         }
-        init::create_at(path)?;
+        init::create_at(path, create)?;
     }
     let note = format!("process {}, which imports", std::process::id());
     let access = if dry_run { Access::Read } else { Access::Write };
@@ -503,8 +506,8 @@ fn report(plan: &Plan, sum: &Sum) -> String {
     format!("{}: {}\n", plan.path(), sum.text(plan.request()))
 }
 
-fn make_if_missing(path: &Path) -> Result<()> {
-    if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create_at(path) }
+fn make_if_missing(path: &Path, create: bool) -> Result<()> {
+    if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create_at(path, create) }
 }
 
 /// Shows progress as a bar on a terminal, and as lines elsewhere.

@@ -35,17 +35,17 @@ pub(super) fn create(path: &Path) -> Result<()> {
     Store::create(&disk, id)
 }
 
-/// Creates a store at a path where nothing exists, and says so. A directory may be a mount point whose mount is
-/// missing: the store would fill the disk below it, and the next mount would hide it.
-pub(super) fn create_at(path: &Path) -> Result<()> {
+/// Creates a store at a path where nothing exists, or if that `is_asked` for, and says so. A directory may be a mount
+/// point whose mount is missing: the store would fill the disk below it, and the next mount would hide it.
+pub(super) fn create_at(path: &Path, is_asked: bool) -> Result<()> {
     refuse_own_mount(path)?;
     let name = path.display();
-    if path.exists() {
+    if path.exists() && !is_asked {
         return Err(Error::new(
             ErrorKind::NotFound,
             format!(
                 "{name} is not a tierfs store; if a store should be mounted there, mount it and name the store; to \
-                 make a store there: tierfs init {name}"
+                 make a store there: add --create"
             ),
         ));
     }

@@ -9,7 +9,7 @@ use crate::cli::common::jobs::{Job, jobs, jobs_in};
 use crate::cli::common::mounts::{Mounted, all_mounts, mounts_of};
 use crate::cli::common::output::{complain, human, human_part, print, print_json};
 use crate::cli::common::watch::{JobList, wait_for_change};
-use crate::model::{Error, Result};
+use crate::model::{ErrorKind, Result};
 
 /// List the jobs of mounts: those that wait and run, and the last ones that have ended.
 ///
@@ -24,12 +24,6 @@ pub(super) struct Args {
     /// Print JSON: an array, or with --follow one object a line
     #[arg(long)]
     json: bool,
-}
-
-/// Whether a mount refuses this user: others can use a mount only with --allow-other.
-fn is_denied(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 impl Args {
@@ -62,7 +56,7 @@ impl Args {
         let mut readable = Vec::new();
         for mounted in mounts {
             match JobList::read(&mounted) {
-                Err(error) if is_denied(&error) => {
+                Err(error) if error.kind() == ErrorKind::Forbidden => {
                     complain(&format!("tierfs: {error}; its jobs are left out"));
                 }
                 // Other errors are met again when the list is read.

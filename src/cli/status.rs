@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
+use crate::cli::common::connection::left_elsewhere;
 use crate::cli::common::jobs::{Job, jobs};
 use crate::cli::common::mounts::{Mounted, all_mounts, mount_of};
 use crate::cli::common::output::{print, print_json};
@@ -23,7 +24,7 @@ type State = (&'static str, usize);
 /// Show the mounts of this machine, or the state of one.
 ///
 /// Without a mount point, prints one line per mount: the mount point, its store, and whether its daemon
-/// answers. With one, prints the daemon's view of the store. Says how to recover if the daemon has
+/// answers, or that the mount is closed to you, or that only a container still has it. With one, prints the daemon's view of the store. Says how to recover if the daemon has
 /// ended.
 ///
 /// Example: tierfs status /mnt/tensors
@@ -69,10 +70,24 @@ impl Args {
                     outcome = Outcome::Failed;
                     format!("the daemon has ended; {}", mounted.remedy())
                 }
+                "closed" => {
+                    "closed to you; its user can open it to others: tierfs mount --allow-other".to_owned()
+                }
                 "no answer" => format!("no answer; tierfs umount --force {point} ends the mount"),
                 state => state.to_owned(),
             };
             text.push_str(&format!("{point}  {store}  {note}\n"));
+        }
+        for user in left_elsewhere() {
+            let (point, store) =
+                (user.mounted.mountpoint.display().to_string(), user.mounted.source.display());
+            rows.push(
+                json!({ "mountpoint": point, "store": store.to_string(), "state": "elsewhere", "jobs": 0 }),
+            );
+            text.push_str(&format!(
+                "{point}  {store}  not mounted here any more, but still used in another mount namespace: {user}; \
+                 tierfs umount --force {point} ends the mount\n"
+            ));
         }
         if self.json {
             print_json(&rows.into())?;
@@ -105,6 +120,7 @@ fn asked(mounted: &Mounted) -> Receiver<State> {
         let state = match jobs(&mounted) {
             Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
             Err(_) if mounted.is_dead() => ("ended", 0),
+            Err(_) if mounted.is_closed() => ("closed", 0),
             Err(_) => ("no answer", 0),
         };
         // Nobody waits any more if this took too long.

@@ -230,3 +230,127 @@ fn packing_and_unpacking_that_are_killed_or_find_a_full_disk_lose_nothing() {
         packs_in_spite_of(&place, &old, (&point, Fault::Error("ENOSPC")), &context);
     }
 }
+
+/// The states of the files of copies and holes after each step: copies as they are written grow to the first.
+struct Copied {
+    whole: Vec<u8>,
+    punched: Vec<u8>,
+    part: Vec<u8>,
+    named: Vec<u8>,
+}
+
+impl Copied {
+    const HOLE: std::ops::Range<usize> = 5_000..300_000;
+
+    fn of(model: &[u8]) -> Copied {
+        let mut punched = model.to_vec();
+        punched[Copied::HOLE].fill(0);
+        let part = [&[0; 100][..], &punched[4_096..904_096]].concat();
+        Copied { whole: model.to_vec(), punched, part, named: model[..500_000].to_vec() }
+    }
+
+    /// Copies a container, punches a hole into the copy, copies a part of that, and gives a copy without a name one.
+    /// Returns the number of steps that were answered.
+    fn work(folder: &Path) -> usize {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let mut done = 0;
+        let mut steps = || -> std::io::Result<()> {
+            let new = |name: &str| {
+                fs::OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(folder.join(name))
+            };
+            let copy = |from: &fs::File, mut at: u64, to: &fs::File, mut place: u64, bytes: usize| {
+                let mut left = bytes;
+                while left > 0 {
+                    let count = rustix::fs::copy_file_range(from, Some(&mut at), to, Some(&mut place), left)?;
+                    assert!(count > 0);
+                    left -= count;
+                }
+                to.sync_all()
+            };
+            let model = fs::File::open(folder.join("m.safetensors"))?;
+            let bytes = model.metadata()?.len() as usize;
+            let first = new("whole")?;
+            copy(&model, 0, &first, 0, bytes)?;
+            done += 1;
+            let flags = rustix::fs::FallocateFlags::KEEP_SIZE | rustix::fs::FallocateFlags::PUNCH_HOLE;
+            rustix::fs::fallocate(&first, flags, Copied::HOLE.start as u64, Copied::HOLE.len() as u64)?;
+            first.sync_all()?;
+            done += 1;
+            copy(&first, 4_096, &new("part")?, 100, 900_000)?;
+            done += 1;
+            let mut options = fs::OpenOptions::new();
+            let nameless = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder)?;
+            copy(&model, 0, &nameless, 0, 500_000)?;
+            let own = format!("/proc/self/fd/{}", nameless.as_raw_fd());
+            let (from, flags) = (rustix::fs::CWD, rustix::fs::AtFlags::SYMLINK_FOLLOW);
+            rustix::fs::linkat(from, own, from, folder.join("named"), flags)?;
+            done += 1;
+            Ok(())
+        };
+        if let Err(error) = steps() {
+            println!("after {done} steps: {error}");
+        }
+        done
+    }
+
+    fn check(&self, found: &Files, done: usize, context: &str) {
+        let of = |name: &str| found.get(Path::new(name)).map(Vec::as_slice);
+        let is_begun =
+            |found: Option<&[u8]>, whole: &[u8]| found.is_none_or(|found| whole.starts_with(found));
+        assert!(of("m.safetensors") == Some(&self.whole), "{context}: the source changed");
+        let first = of("whole");
+        let is_right = match done {
+            0 => is_begun(first, &self.whole),
+            1 => first == Some(&self.whole) || first == Some(&self.punched),
+            _ => first == Some(&self.punched),
+        };
+        assert!(is_right, "{context}: the copy after {done} steps has {:?} bytes", first.map(<[u8]>::len));
+        let part = of("part");
+        let is_right = if done < 3 { is_begun(part, &self.part) } else { part == Some(&self.part) };
+        assert!(is_right, "{context}: the part after {done} steps has {:?} bytes", part.map(<[u8]>::len));
+        let named = of("named");
+        let is_right = named == Some(&self.named) || (done < 4 && named.is_none());
+        assert!(
+            is_right,
+            "{context}: the named file after {done} steps has {:?} bytes",
+            named.map(<[u8]>::len)
+        );
+    }
+}
+
+#[test]
+fn copies_and_holes_killed_before_any_call_are_whole_once_they_are_answered() {
+    let place = Place::new();
+    let model = support::container_of(&mut Random(71), &[("w", 400_000), ("v", 3)]);
+    let source = place.write("m.safetensors", &model);
+    place.import("demo/c", &[&source], &[]);
+    let (states, notes) = (Copied::of(&model), place.path("notes"));
+    let store = copied(&place, &place.store());
+    let daemon = Daemon::mount(&place, &store, &notes, None).unwrap();
+    assert_eq!(Copied::work(&daemon.path("")), 4);
+    daemon.end();
+    states.check(&exported(&place, &store), 4, "nothing was killed");
+    let all = points(&notes);
+    assert!(all.len() > 20, "{all:?}");
+    let mut hits = 0;
+    for point in spread(all, TRIED) {
+        let context = format!("killed before {point}");
+        let store = copied(&place, &place.store());
+        let mut done = 0;
+        if let Some(daemon) = Daemon::mount(&place, &store, &notes, Some((&point, Fault::Kill))) {
+            done = Copied::work(&daemon.path(""));
+            daemon.end();
+        }
+        hits += usize::from(done < 4);
+        fsck(&store, &context);
+        states.check(&exported(&place, &store), done, &context);
+    }
+    assert!(hits > 5, "only {hits} daemons were killed while there was work");
+}

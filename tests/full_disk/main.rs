@@ -6,6 +6,7 @@
 // clippy.toml exempts tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod copies;
 mod full_store;
 mod nearly_full;
 mod random_calls;

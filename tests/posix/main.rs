@@ -11,6 +11,7 @@ mod attributes;
 #[cfg(feature = "remote")]
 mod clones;
 mod concurrent_changes;
+mod copy_crossings;
 mod copy_range;
 mod descriptors;
 mod entry_cache;

@@ -77,8 +77,13 @@ fn commands_tell_the_truth_about_a_mount_that_only_another_namespace_has_and_for
         assert!(!said.contains("has it mounted on"), "{said}");
     }
     let listed = run(["status"]);
-    assert!(!listed.out.contains(shown), "{listed:?}");
+    let line = listed.out.lines().find(|line| line.starts_with(shown)).unwrap_or_default();
+    assert!(
+        line.contains("not mounted here any more") && truth.iter().all(|text| line.contains(text)),
+        "{listed:?}"
+    );
     answer(&mut umount(&mounted, &["--force"])).ok();
+    assert!(!run(["status"]).out.contains(shown));
     place.mount(&[]).unmount();
 }
 

@@ -256,9 +256,10 @@ fn another_snapshot_is_shown_by_the_next_mount_and_an_old_one_on_request() {
     let point = remote.place.path("absent");
     fs::create_dir(&point).unwrap();
     for (at, text) in [
-        ("acme/m=9", "acme/m has no snapshot 9; tierfs log "),
-        ("acme/m=v9", "acme/m has no tag \"v9\"; tierfs log "),
-        ("acme/none=1", "acme/none has no snapshot 1"),
+        ("acme/m=9", "acme/m has no snapshot 9; there is 2, 1\n"),
+        ("acme/m=v9", "acme/m has no tag \"v9\"; there is 2, 1\n"),
+        ("acme/none=1", "acme/none has no snapshot 1; there is acme/m\n"),
+        ("none/none=1", "none/none has no snapshot 1; there is acme\n"),
     ] {
         run(["mount", "--at", at, &remote.url, point.to_str().unwrap()]).failed(1, &[text]);
     }

@@ -127,3 +127,37 @@ fn damage_is_detailed_to_users_who_may_list_the_collection_and_counted_for_other
     let status = seen_by(&mounted, BOB, "cat .ctl/status alice/.ctl/status");
     assert!(!status.contains("secret"), "{status}");
 }
+
+#[test]
+fn a_report_leaves_out_what_the_user_may_not_read_and_names_it() {
+    let place = Place::new();
+    set_mode(&place.path(""), 0o755);
+    let program = place.path("program");
+    fs::copy(support::program(), &program).unwrap();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    for name in ["a/c/open.npy", "a/c/sub/below.npy", "a/c/closed.npy", "a/hidden/other.npy"] {
+        let path = mounted.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, npy_file(&Random(4).floats(64))).unwrap();
+    }
+    set_mode(&mounted.path("a/c/closed.npy"), 0o600);
+    set_mode(&mounted.path("a/c/sub"), 0o700);
+    set_mode(&mounted.path("a/hidden"), 0o700);
+    let folder = place.path("pages");
+    fs::create_dir(&folder).unwrap();
+    chown(&folder, Some(BOB), Some(BOB)).unwrap();
+    let line = format!("{} report {} -o page.html", program.display(), mounted.mountpoint.display());
+    let answer = as_user(BOB, BOB, &folder, &line);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let page = || fs::read_to_string(folder.join("page.html")).unwrap().replace("<wbr>", "");
+    let shown = page();
+    assert!(
+        shown.contains("open.npy") && !shown.contains("below.npy") && !shown.contains("other.npy"),
+        "{shown}"
+    );
+    let told = answer.err.lines().find(|line| line.contains("may not read")).unwrap_or_default();
+    assert!(told.contains("a/c/closed.npy") || told.contains("a/c/sub"), "{answer:?}");
+    let all = as_user(0, 0, &folder, &line);
+    assert!(all.code == Some(0) && all.err.is_empty(), "{all:?}");
+    assert!(page().contains("other.npy"));
+}

@@ -123,6 +123,25 @@ pub(in crate::cli) fn elsewhere() -> Vec<Elsewhere> {
     found
 }
 
+/// The mounts that daemons of this mount namespace serve, and that only other namespaces still have.
+pub(in crate::cli) fn left_elsewhere() -> Vec<Elsewhere> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let here: Vec<u32> = mounted(&text).map(|mounted| mounted.device).collect();
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let is_left =
+        |daemon: &Daemon| !here.contains(&daemon.connection.0) && daemon.process.mount_namespace() == own;
+    let mut left: Vec<u32> = daemons().filter(is_left).map(|daemon| daemon.connection.0).collect();
+    if left.is_empty() {
+        return Vec::new();
+    }
+    // Several namespaces may have one, which is told once.
+    let mut is_next = |user: &Elsewhere| {
+        let place = left.iter().position(|device| *device == user.mounted.device);
+        place.map(|place| left.swap_remove(place)).is_some()
+    };
+    elsewhere().into_iter().filter(|user| is_next(user)).collect()
+}
+
 /// The mount point in the note that the holder of a store's lock has left.
 pub(in crate::cli) fn noted_mountpoint(note: &str) -> Option<PathBuf> {
     note.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))

@@ -83,6 +83,21 @@ impl Mounted {
         rustix::fs::statfs(&self.mountpoint).is_err_and(|errno| is_gone(&errno.into()))
     }
 
+    /// Whether the kernel closes the mount to this user. It then asks nobody, and answers statfs(2) alone.
+    pub fn is_closed(&self) -> bool {
+        let is_denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        fs::symlink_metadata(&self.mountpoint).is_err_and(is_denied)
+            && rustix::fs::statfs(&self.mountpoint).is_ok()
+    }
+
+    /// The error for a use of a mount that is closed to this user.
+    fn how_to_open(&self) -> Error {
+        let shown = self.mountpoint.display();
+        let text =
+            format!("{shown} is closed to you; its user can open it to others: tierfs mount --allow-other");
+        Error::new(ErrorKind::Forbidden, text)
+    }
+
     /// The error for a use of a mount whose daemon has ended.
     pub fn how_to_recover(&self) -> Error {
         let text = format!("the daemon of {} has ended; {}", self.mountpoint.display(), self.remedy());
@@ -114,10 +129,12 @@ pub(in crate::cli) fn explained(error: Error) -> Error {
     }
 }
 
-/// The tierfs mount that a path lies on, if any. Fails, saying how to recover, if its daemon has ended.
+/// The tierfs mount that a path lies on, if any. Fails, saying how to recover, if its daemon has ended, and if the mount
+/// is closed to this user.
 pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     match mount_dead_or_alive(path)? {
         Some(mounted) if mounted.is_dead() => Err(mounted.how_to_recover()),
+        Some(mounted) if mounted.is_closed() => Err(mounted.how_to_open()),
         found => Ok(found),
     }
 }

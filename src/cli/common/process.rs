@@ -74,6 +74,11 @@ impl Process {
         is_tierfs.then_some(number).and_then(Process::of)
     }
 
+    /// The name of its mount namespace; `None` if this process may not know.
+    pub fn mount_namespace(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/ns/mnt", self.number)).ok()
+    }
+
     /// The files that it has open, as far as this process may know them.
     pub fn open_files(&self) -> impl Iterator<Item = PathBuf> {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.number)).into_iter().flatten();

@@ -35,6 +35,8 @@ pub(super) struct Feed {
     /// The last scrub, a line a collection, as `/.ctl/scrub` has it; empty if it may not be read.
     pub scrub: String,
     pub models: Vec<Model>,
+    /// Files, directories and collections that this user may not read. Nothing else of the page has them.
+    pub unreadable: Vec<String>,
 }
 
 /// Bytes of a tier.
@@ -109,15 +111,26 @@ impl Tensor {
 }
 
 impl Feed {
+    /// The first of the paths that the user may not read, and the number of the others.
+    pub fn left_out(&self) -> String {
+        let more = self.unreadable.len().saturating_sub(1);
+        let first = self.unreadable.first().map(String::as_str).unwrap_or_default();
+        if more == 0 { first.to_owned() } else { format!("{first}, and {more} more") }
+    }
+
     /// The content for a store or a mount at `place`. `samples` says whether bytes of tensors are read.
     pub fn of(tree: &mut Tree, place: String, samples: bool) -> Result<Feed> {
         let stats: Value = serde_json::from_str(&tree.control(".ctl/stats.json")?)
             .map_err(|error| Error::invalid(format!("stats.json: {error}")))?;
         let unsigned = |key: &str| stats.get(key).and_then(Value::as_u64).unwrap_or(0);
-        let mut collections = Vec::new();
+        let (mut collections, mut unreadable) = (Vec::new(), Vec::new());
         for share in stats.get("shares").and_then(Value::as_array).into_iter().flatten() {
             let path = share.get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let status = tree.control(&format!("{path}/.ctl/status"))?;
+            let Some(status) =
+                if_allowed(tree.control(&format!("{path}/.ctl/status")), &path, &mut unreadable)?
+            else {
+                continue;
+            };
             let shared = status.lines().find_map(|line| line.strip_prefix("shared bytes "));
             collections.push(Collection {
                 files: share.get("files").and_then(Value::as_u64).unwrap_or(0),
@@ -130,7 +143,7 @@ impl Feed {
         for collection in &collections {
             let names: Vec<&str> = collection.path.split('/').collect();
             names.iter().for_each(|name| tree.enter(OsStr::new(name)));
-            models_below(tree, &collection.path, samples, &mut models)?;
+            models_below(tree, &collection.path, samples, &mut models, &mut unreadable)?;
             names.iter().for_each(|_| tree.leave());
         }
         let problems = stats.get("problems").and_then(Value::as_array).into_iter().flatten();
@@ -145,7 +158,19 @@ impl Feed {
             problems: problems.filter_map(Value::as_str).map(str::to_owned).collect(),
             scrub: tree.control(".ctl/scrub").unwrap_or_default(),
             models,
+            unreadable,
         })
+    }
+}
+
+/// The result of a read; `None`, and `path` among those that the user may not read, if the read is forbidden.
+fn if_allowed<T>(read: Result<T>, path: &str, unreadable: &mut Vec<String>) -> Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == ErrorKind::Forbidden => {
+            unreadable.push(path.to_owned());
+            Ok(None)
+        }
+        read => read.map(Some),
     }
 }
 
@@ -170,13 +195,15 @@ pub(super) fn rank(tier: &str) -> usize {
 }
 
 /// Calls `visit` for each file below the directory of the tree, with its path below `path` and the tree at the
-/// file's directory. `rows` are the entries of that first directory. Iterates instead of recursing because a user
+/// file's directory. `rows` are the entries of that first directory. Directories that the user may not list are left
+/// out and become `unreadable`. Iterates instead of recursing because a user
 /// may have created a very deep tree.
 fn visit_files(
     tree: &mut Tree,
     path: &str,
     rows: Vec<Row>,
-    mut visit: impl FnMut(&mut Tree, String, &OsStr) -> Result<()>,
+    unreadable: &mut Vec<String>,
+    mut visit: impl FnMut(&mut Tree, String, &OsStr, &mut Vec<String>) -> Result<()>,
 ) -> Result<()> {
     let mut open = vec![(path.to_owned(), rows.into_iter())];
     while let Some((path, rows)) = open.last_mut() {
@@ -191,24 +218,35 @@ fn visit_files(
         let path = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
         if row.is_directory {
             tree.enter(&row.name);
-            let rows = tree.rows()?.into_iter();
-            open.push((path, rows));
+            let rows = if_allowed(tree.rows(), &path, unreadable)?.unwrap_or_default();
+            open.push((path, rows.into_iter()));
         } else {
-            visit(tree, path, &row.name)?;
+            visit(tree, path, &row.name, unreadable)?;
         }
     }
     Ok(())
 }
 
 /// Adds the files with tensors in the directory of the tree and below.
-fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Model>) -> Result<()> {
-    let rows = tree.rows()?;
-    visit_files(tree, path, rows, |tree, path, name| {
+fn models_below(
+    tree: &mut Tree,
+    path: &str,
+    samples: bool,
+    models: &mut Vec<Model>,
+    unreadable: &mut Vec<String>,
+) -> Result<()> {
+    let rows = if_allowed(tree.rows(), path, unreadable)?.unwrap_or_default();
+    visit_files(tree, path, rows, unreadable, |tree, path, name, unreadable| {
         tree.enter(OsStr::new(TENSORS_NAME));
         tree.enter(name);
         match tree.rows() {
             Ok(rows) => {
-                let mut tensors = tensors_below(tree, rows)?;
+                let mut closed = Vec::new();
+                let mut tensors = tensors_below(tree, rows, &mut closed)?;
+                // Tensors have the mode of their container.
+                if !closed.is_empty() {
+                    unreadable.push(path.clone());
+                }
                 if samples {
                     sample(tree, &mut tensors);
                 }
@@ -226,7 +264,9 @@ fn models_below(tree: &mut Tree, path: &str, samples: bool, models: &mut Vec<Mod
             }
             // A file without tensors.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                if_allowed(Err::<(), _>(error), &path, unreadable)?;
+            }
         }
         tree.leave();
         tree.leave();
@@ -244,14 +284,17 @@ fn path_of_shards(path: &str) -> Option<String> {
     is_shard.then(|| format!("{beginning}*-of-{after}"))
 }
 
-/// The tensors below the directory of the tree, whose entries are `rows`, with their attributes.
-fn tensors_below(tree: &mut Tree, rows: Vec<Row>) -> Result<Vec<Tensor>> {
+/// The tensors below the directory of the tree, whose entries are `rows`, with their attributes. Those that the user
+/// may not read become `closed`.
+fn tensors_below(tree: &mut Tree, rows: Vec<Row>, closed: &mut Vec<String>) -> Result<Vec<Tensor>> {
     let mut tensors = Vec::new();
-    visit_files(tree, "", rows, |tree, path, name| {
+    visit_files(tree, "", rows, closed, |tree, path, name, closed| {
         tree.enter(name);
-        let attributes: BTreeMap<&str, String> = tree.attributes(Cost::Small)?.into_iter().collect();
+        let attributes = if_allowed(tree.attributes(Cost::Small), &path, closed)?;
         tree.leave();
-        tensors.push(tensor(path, &attributes));
+        if let Some(attributes) = attributes {
+            tensors.push(tensor(path, &attributes.into_iter().collect()));
+        }
         Ok(())
     })?;
     Ok(tensors)

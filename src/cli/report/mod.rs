@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
 use crate::cli::common::folder::Folder;
-use crate::cli::common::output::{human, print};
+use crate::cli::common::output::{complain, human, print};
 use crate::cli::common::tree::Tree;
 use crate::cli::report::feed::Feed;
 use crate::model::{Error, Result};
@@ -19,7 +19,7 @@ use crate::model::{Error, Result};
 /// Write a page about a store: its bytes by tier and collection, its tensors, possible savings, its health.
 ///
 /// The page is one file that loads nothing and has no script. Samples of the bytes of each tensor are read
-/// and moved in memory; on a mount these reads count as accesses.
+/// and moved in memory; on a mount these reads count as accesses. Files that you may not read are left out and named.
 ///
 /// Example: tierfs report /srv/tensors -o report.html
 #[derive(clap::Args)]
@@ -39,6 +39,9 @@ impl Args {
         let mut tree = Tree::open(&self.store, None)?;
         let place = std::fs::canonicalize(&self.store).unwrap_or_else(|_| self.store.clone());
         let feed = Feed::of(&mut tree, place.display().to_string(), !self.no_samples)?;
+        if !feed.unreadable.is_empty() {
+            complain(&format!("tierfs: left out, because you may not read them: {}", feed.left_out()));
+        }
         let page = page::page(&feed);
         write(&self.output, page.as_bytes())?;
         let tensors: usize = feed.models.iter().map(|model| model.tensors.len()).sum();

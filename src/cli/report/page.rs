@@ -50,6 +50,9 @@ pub(super) fn page(feed: &Feed) -> String {
         put(&format!("<div><b>{value}</b><span>{name}</span></div>"));
     }
     put("</section>\n");
+    if !feed.unreadable.is_empty() {
+        put(&format!("<p>Left out because you may not read them: {}.</p>\n", escaped(&feed.left_out())));
+    }
     out.push_str(&treemap(feed));
     out.push_str(&savings(feed));
     let shown = shown(feed);

@@ -236,7 +236,11 @@ class Status(TypedDict, total=False):
 
 
 class MountedStore(TypedDict):
-    """A mount of this machine. Its state is `ok`, `no answer`, or `ended` if its daemon has ended."""
+    """A mount of this machine.
+
+    Its state is `ok`, `no answer`, `closed` to this user, `elsewhere` (only another mount namespace has it), or `ended` with
+    its daemon.
+    """
 
     mountpoint: str
     store: str

@@ -23,6 +23,9 @@ const BESIDE_MAX: usize = 3;
 /// Those with longer manifests are not.
 const BESIDE_BYTES_MAX: u64 = 256 << 10;
 
+/// The most snapshots or collections that a message names.
+const NAMED_MAX: usize = 10;
+
 /// The object that names the last push has 32 hexadecimal digits.
 const LAST_PUSH_BYTES_MAX: u64 = 64;
 
@@ -59,21 +62,42 @@ impl Published {
     /// Finds the snapshots that the user wants. `NotFound` if one does not exist.
     pub fn check_wanted(&self) -> Result<()> {
         for name in self.lookup.wanted() {
-            let place = self.source.remote().place();
-            let advice = format!("tierfs log {place} {name} lists the snapshots");
             match self.snapshot(&name.tenant, &name.name) {
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    let text = format!("{place}: {name} has no snapshot");
-                    return Err(Error::new(ErrorKind::NotFound, text));
+                    let text = format!("{}: {name} has no snapshot", self.source.remote().place());
+                    return Err(Error::new(ErrorKind::NotFound, format!("{text}; {}", self.there(&name))));
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {advice}")));
+                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {}", self.there(&name))));
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// The snapshots of a collection, or, if it has none, the collections of its tenant or the tenants: the newest or
+    /// first ones. The command that lists them all, if they cannot be listed here.
+    fn there(&self, name: &OwnedCollectionName) -> String {
+        let remote = self.source.remote();
+        let numbers = remote.numbers(&name.tenant, &name.name).unwrap_or_default();
+        let names = if numbers.is_empty() {
+            match remote.collections(&name.tenant).unwrap_or_default() {
+                none if none.is_empty() => remote.tenants().unwrap_or_default(),
+                found => found.iter().map(|other| format!("{}/{other}", name.tenant)).collect(),
+            }
+        } else {
+            numbers.iter().rev().map(u64::to_string).collect()
+        };
+        match names.len() {
+            0 => format!("tierfs log {} lists what is there", remote.place()),
+            count if count <= NAMED_MAX => format!("there is {}", names.join(", ")),
+            count => {
+                let (some, more) = (names.iter().take(NAMED_MAX).map(String::as_str), count - NAMED_MAX);
+                format!("there is {} and {more} more", some.collect::<Vec<_>>().join(", "))
+            }
+        }
     }
 
     /// The remote and the cache.

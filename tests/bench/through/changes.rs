@@ -29,6 +29,14 @@ pub fn rows() -> Vec<Row> {
             written,
         ),
         Row::new(
+            "mount-copy.shared",
+            "`cp` of a safetensors file in the mount: time",
+            "`cp` of it beside the store",
+            "s",
+            Target::RatioAtMost(0.2),
+            copied,
+        ),
+        Row::new(
             "mount-import.exact",
             "import of a safetensors file, exact",
             "`cp` and sync of it",
@@ -169,6 +177,39 @@ fn written(place: &Rc<Place>) -> Result<Contest> {
         move || {
             let _mounted = (&bindfs, &below);
             pass(&theirs, &also)
+        },
+    )
+}
+
+/// Copies a file inside a tenant, where the copy shares its blocks, in seconds.
+fn copied(place: &Rc<Place>) -> Result<Contest> {
+    let source = place.source(Dtype::F32)?;
+    let kept = Rc::new(Kept::import(place, &source.path, Tier::Exact, &[])?);
+    kept.warm()?;
+    let shown = Shown::new(place, &kept, &[])?;
+    let pass = |from: &Path, to: &Path| -> Result<f64> {
+        let begun = Instant::now();
+        run(Command::new("cp").arg(from).arg(to))?;
+        Ok(begun.elapsed().as_secs_f64())
+    };
+    let (from, to) = (shown.file(), shown.path("copy.safetensors"));
+    pass(&from, &to)?;
+    let whole = read::digest(&source.path, 0, Through::Cache)?;
+    let checked = Checked::digest("the copy", read::digest(&to, 0, Through::Cache)?, whole)?;
+    fs::remove_file(&to)?;
+    let beside = place.new_path("copy");
+    Contest::new(
+        checked,
+        move || {
+            let _mounted = &shown;
+            let seconds = pass(&from, &to)?;
+            fs::remove_file(&to)?;
+            Ok(seconds)
+        },
+        move || {
+            let seconds = pass(&source.path, &beside)?;
+            fs::remove_file(&beside)?;
+            Ok(seconds)
         },
     )
 }
