@@ -36,6 +36,8 @@ pub(in crate::store) const LOG_NAME: &str = "meta.log";
 pub(in crate::store) const VERSIONS: &str = "versions";
 /// Follows the name of a file that is stored as a difference.
 pub(in crate::store) const DIFFERENCE: &str = ".difference";
+/// Ends the name of a file that is being written, in the directory of a version.
+pub(in crate::store) const DRAFT: &str = ".new";
 /// Follows the name of a log that is compressed.
 pub(in crate::store) const PACKED: &str = ".zst";
 /// The most bytes of a log that is compressed.
