@@ -164,8 +164,10 @@ pub struct Meter {
     counts: Mutex<Counts>,
     /// For a collection, its versions.
     versions: OnceLock<VersionUse>,
-    /// For a tenant, the meters of collections whose versions are to be counted. Held while they are, across I/O.
+    /// For a tenant, the meters of collections whose versions are to be counted.
     uncounted: Mutex<Vec<Weak<Meter>>>,
+    /// Held while these are counted, across I/O, so that nobody takes the numbers before.
+    counting: Mutex<()>,
 }
 
 impl fmt::Debug for Meter {
@@ -190,8 +192,9 @@ impl Meter {
     /// A meter for the collection or tenant with this path in the mount.
     pub fn new(path: &str, above: Option<Arc<Meter>>, limits: Limits) -> Arc<Meter> {
         let counts = Counts { limits, ..Counts::default() };
-        let (versions, uncounted) = (OnceLock::new(), Mutex::default());
-        Arc::new(Meter { path: path.to_owned(), above, counts: Mutex::new(counts), versions, uncounted })
+        let (versions, uncounted, counting) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        let counts = Mutex::new(counts);
+        Arc::new(Meter { path: path.to_owned(), above, counts, versions, uncounted, counting })
     }
 
     /// The use recorded in the log, and that of versions.
@@ -251,8 +254,9 @@ impl Meter {
         if let Some(versions) = self.versions.get().filter(|versions| !versions.is_counted()) {
             versions.count(|bytes| self.set_aside(bytes));
         }
-        let mut uncounted = self.uncounted.lock();
-        for below in uncounted.drain(..).filter_map(|below| below.upgrade()) {
+        let _alone = self.counting.lock();
+        let uncounted = std::mem::take(&mut *self.uncounted.lock());
+        for below in uncounted.iter().filter_map(Weak::upgrade) {
             if let Some(versions) = below.versions.get() {
                 versions.unlist();
             }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 
-use crate::format::snapshot::keys::digest;
 use crate::format::snapshot::manifest::FileKind;
 use crate::format::version::VersionDifference;
-use crate::model::{CollectionName, Error, Result, hex};
+use crate::format::version_description::Description;
+use crate::model::{CollectionName, Error, Result};
 use crate::store::disk::{Disk, FileAttributes, Identity, Open, replace_file};
 use crate::store::log::LOG_NAME;
 use crate::store::object::factors::FACTOR_FILE;
@@ -17,7 +17,7 @@ use crate::store::version_disk::{
     DIFFERENCE, DRAFT, PACKED, VERSIONS, is_payload_name, number_of, read_head, version_name,
 };
 
-/// The name of the file.
+/// The name of the file with the description of a version.
 const NAME: &str = "version.toml";
 /// The most bytes of the file that are read.
 const BYTES_MAX: u64 = 16 << 20;
@@ -51,77 +51,26 @@ pub struct Version {
     pub pushed: Vec<PushedAs>,
 }
 
-/// The file `version.toml`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::store) struct Description {
-    /// When the version was made, in nanoseconds since 1970.
-    pub created_at: u64,
-    /// Logical bytes of its files.
-    pub bytes: u64,
-    /// BLAKE3 of the canonical log of the state.
-    pub state: [u8; 32],
-    /// As [`Version::changed`].
-    pub changed: Option<u64>,
-    /// Files that stay whole, as paths below the directory of the version.
-    pub keyframes: Vec<String>,
+/// Reads the description of the version in `directory`.
+pub(in crate::store) fn read_description(disk: &dyn Disk, directory: &str) -> Result<Description> {
+    let path = format!("{directory}/{NAME}");
+    let failed = |error| Error::io(format!("reading {path}"), error);
+    let file = disk.open(&path, Open::Read).map_err(failed)?;
+    let len = file.len().map_err(failed)?;
+    if len > BYTES_MAX {
+        return Err(Error::corrupt(format!("{path} has {len} bytes")));
+    }
+    let mut text = vec![0; len as usize];
+    file.read_exact_at(&mut text, 0).map_err(failed)?;
+    Description::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(path))
 }
 
-impl Description {
-    /// Reads that of the version in `directory`.
-    pub fn read(disk: &dyn Disk, directory: &str) -> Result<Description> {
-        let path = format!("{directory}/{NAME}");
-        let failed = |error| Error::io(format!("reading {path}"), error);
-        let file = disk.open(&path, Open::Read).map_err(failed)?;
-        let len = file.len().map_err(failed)?;
-        if len > BYTES_MAX {
-            return Err(Error::corrupt(format!("{path} has {len} bytes")));
-        }
-        let mut text = vec![0; len as usize];
-        file.read_exact_at(&mut text, 0).map_err(failed)?;
-        Description::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(path))
-    }
-
-    /// Replaces that of the version in `directory`, durably.
-    pub fn write(&self, disk: &dyn Disk, directory: &str) -> Result<()> {
-        let path = format!("{directory}/{NAME}");
-        let draft = format!("{path}{DRAFT}");
-        let written = replace_file(disk, &draft, &path, self.to_text().as_bytes());
-        written.map_err(|error| Error::io(format!("writing {path}"), error))
-    }
-
-    fn to_text(&self) -> String {
-        let Description { created_at, bytes, state, changed, keyframes } = self;
-        let mut text = format!("created = {created_at}\nbytes = {bytes}\nstate = \"{}\"\n", hex(state));
-        if let Some(changed) = changed {
-            text.push_str(&format!("changed = {changed}\n"));
-        }
-        let quoted: Vec<String> = keyframes.iter().map(|name| format!("\"{name}\"")).collect();
-        text.push_str(&format!("keyframes = [{}]\n", quoted.join(", ")));
-        text
-    }
-
-    fn parse(text: &str) -> Result<Description> {
-        let table: toml::Table =
-            text.parse().map_err(|error| Error::corrupt(format!("it cannot be read: {error}")))?;
-        let mut found = Description::default();
-        for (key, value) in &table {
-            let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            let names = || {
-                let names = value.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
-                names.collect::<Option<Vec<_>>>()
-            };
-            let known = match key.as_str() {
-                "created" => number.map(|number| found.created_at = number),
-                "bytes" => number.map(|number| found.bytes = number),
-                "changed" => number.map(|number| found.changed = Some(number)),
-                "state" => value.as_str().and_then(digest).map(|state| found.state = state),
-                "keyframes" => names().map(|names| found.keyframes = names),
-                _ => None,
-            };
-            known.ok_or_else(|| Error::corrupt(format!("unknown setting {key} = {value}")))?;
-        }
-        Ok(found)
-    }
+/// Replaces the description of the version in `directory`, durably.
+pub(in crate::store) fn write_description(disk: &dyn Disk, directory: &str, new: &Description) -> Result<()> {
+    let path = format!("{directory}/{NAME}");
+    let draft = format!("{path}{DRAFT}");
+    let written = replace_file(disk, &draft, &path, new.to_text().as_bytes());
+    written.map_err(|error| Error::io(format!("writing {path}"), error))
 }
 
 /// The path of a file below the directory of its version; `None` for the log.
@@ -245,7 +194,7 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
             }
         }
         // The version reads without it.
-        let described = Description::read(disk, &directory(place, number));
+        let described = read_description(disk, &directory(place, number));
         let described = described.inspect_err(|error| log::warn!("version {number} of {place}: {error}"));
         let described = described.unwrap_or_default();
         let Description { created_at, bytes: logical, changed, state, .. } = described;
@@ -278,27 +227,5 @@ pub(in crate::store) fn head_of(
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io(format!("opening {directory}/{name}{DIFFERENCE}"), error)),
         Ok(file) => read_head(&*file).map(Some).map_err(|error| error.at(format!("{directory}/{name}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Description;
-
-    #[test]
-    fn a_description_is_read_as_it_was_written_and_unknown_settings_are_refused() {
-        let description = Description {
-            created_at: 1 << 60,
-            bytes: 5,
-            state: [0xab; 32],
-            changed: Some(0),
-            keyframes: vec!["tier0.dat".to_owned(), "data/0000000000000001".to_owned()],
-        };
-        assert_eq!(Description::parse(&description.to_text()).unwrap(), description);
-        let without = Description { changed: None, keyframes: Vec::new(), ..description };
-        assert_eq!(Description::parse(&without.to_text()).unwrap(), without);
-        for wrong in ["x = 1", "created = -1", "state = \"00\"", "keyframes = [1]", "="] {
-            assert!(Description::parse(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use crate::codec::ladder::Scratch;
 use crate::format::cursor::Reader;
 use crate::format::version::{CHUNK_BYTES, Stretch, VersionDifference};
+use crate::format::version_description::Description;
 use crate::format::zstandard;
 use crate::model::{CollectionName, Dtype, Error, ErrorKind, Progress, Result};
 use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
@@ -26,7 +27,7 @@ use crate::store::space::slots::SLOT_ALIGN;
 use crate::store::store::Store;
 use crate::store::version_disk::{DIFFERENCE, DRAFT, PACKED, PACKED_LOG_MAX, VersionDisk, version_name};
 use crate::store::version_list::{
-    Description, Names, Stored, directory, file_name, head_of, numbers, stored,
+    Names, Stored, directory, file_name, head_of, numbers, read_description, stored, write_description,
 };
 
 /// Files with less than this stay whole: a difference would save little.
@@ -53,6 +54,8 @@ struct Compared {
     names: ObjectNames,
     next: StoredObjects,
     disk: VersionDisk,
+    /// The longest chain of differences that leads to each file of the earlier version.
+    chains: HashMap<String, Chain>,
 }
 
 /// A difference that was made.
@@ -97,7 +100,7 @@ impl Store {
     fn shrink_one(&self, of: &Neighbours<'_>, names: &Names, progress: &dyn Progress) -> Result<()> {
         let disk = &*self.disk;
         let (own, next) = (directory(of.place, of.older), directory(of.place, of.newer));
-        let description = Description::read(disk, &own)?;
+        let description = read_description(disk, &own)?;
         let files = stored(disk, &own)?;
         let may_shrink = |file: &&Stored| {
             !file.is_difference
@@ -106,7 +109,7 @@ impl Store {
                 && !description.keyframes.contains(&file.name)
         };
         self.pack_log(&own)?;
-        let is_counted = Description::read(disk, &next)?.changed.is_some();
+        let is_counted = read_description(disk, &next)?.changed.is_some();
         if is_counted && !files.iter().any(|file| may_shrink(&file)) {
             return Ok(());
         }
@@ -133,8 +136,8 @@ impl Store {
             }
         }
         if !is_counted {
-            let described = Description::read(disk, &next)?;
-            Description { changed: Some(changed), ..described }.write(disk, &next)?;
+            let described = read_description(disk, &next)?;
+            write_description(disk, &next, &Description { changed: Some(changed), ..described })?;
         }
         Ok(())
     }
@@ -157,9 +160,9 @@ impl Store {
                 Ok(head.changed)
             }
             (head, false) => {
-                let mut description = Description::read(disk, &own)?;
+                let mut description = read_description(disk, &own)?;
                 description.keyframes.push(name.to_owned());
-                description.write(disk, &own)?;
+                write_description(disk, &own, &description)?;
                 Ok(head.changed)
             }
         }
@@ -203,7 +206,7 @@ impl Store {
         let whole: u64 = file.pieces().iter().flatten().map(|stretch| stretch.end - stretch.start).sum();
         let bytes_max = whole / LARGEST_SHARE;
         let Made { head, bytes } = compared.make(of.newer, file, &next, Some((&*to, bytes_max)))?;
-        let chain = chain_to(disk, of, name)?;
+        let chain = compared.chains.get(name).copied().unwrap_or_default();
         let is_small = bytes <= bytes_max
             && chain.bytes.saturating_add(bytes) <= whole / LARGEST_CHAIN_SHARE
             && chain.files < CHAIN_FILES_MAX;
@@ -257,9 +260,9 @@ impl Store {
             disk.rename(&draft, &path).map_err(failed)?;
             disk.sync_directory(&own).map_err(failed)?;
             disk.remove_file(&format!("{path}{DIFFERENCE}")).map_err(failed)?;
-            let mut description = Description::read(disk, &own)?;
+            let mut description = read_description(disk, &own)?;
             description.keyframes.push(name);
-            description.write(disk, &own)?;
+            write_description(disk, &own, &description)?;
         }
         Ok(())
     }
@@ -268,7 +271,8 @@ impl Store {
         let canonical = self.canonical_version(of.place, of.older)?;
         let names = canonical.object_names();
         let next = StoredObjects::of_log(&self.log_of_version(of.place, of.newer)?, self.id())?;
-        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk) })
+        let chains = chains_to(&*self.disk, of)?;
+        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk), chains })
     }
 
     fn canonical_version(&self, place: CollectionName<'_>, number: u64) -> Result<Canonical> {
@@ -432,24 +436,25 @@ struct Chain {
     bytes: u64,
 }
 
-/// The longest chain of differences that leads to a file of a version. It counts versions that are there: the next ones do
-/// not know which were removed.
-fn chain_to(disk: &dyn Disk, of: &Neighbours<'_>, name: &str) -> Result<Chain> {
-    let mut chains: HashMap<(u64, String), Chain> = HashMap::new();
+/// The longest chains of differences that lead to the files of a version. They count versions that are there: a version
+/// does not know which were removed.
+fn chains_to(disk: &dyn Disk, of: &Neighbours<'_>) -> Result<HashMap<String, Chain>> {
+    let mut chains: HashMap<u64, HashMap<String, Chain>> = HashMap::new();
     // A difference leads to a later version, so the chains to it are known before its own.
     for number in numbers(disk, of.place)?.into_iter().take_while(|number| *number < of.older) {
-        let before = directory(of.place, number);
+        let (before, own) = (directory(of.place, number), chains.remove(&number).unwrap_or_default());
         for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
             let Some(head) = head_of(disk, &before, &file.name)? else { continue };
-            let chain = chains.get(&(number, file.name)).copied().unwrap_or_default();
+            let chain = own.get(&file.name).copied().unwrap_or_default();
             let (files, bytes) = (chain.files.saturating_add(1), chain.bytes.saturating_add(file.bytes));
+            let next = chains.entry(head.next).or_default();
             for base in head.bases {
-                let longest = chains.entry((head.next, base)).or_default();
+                let longest = next.entry(base).or_default();
                 *longest = Chain { files: longest.files.max(files), bytes: longest.bytes.max(bytes) };
             }
         }
     }
-    Ok(chains.get(&(of.older, name.to_owned())).copied().unwrap_or_default())
+    Ok(chains.remove(&of.older).unwrap_or_default())
 }
 
 /// The payloads of the chunks of a stretch, and the bytes of elements that differ. Each payload is tried before it counts.

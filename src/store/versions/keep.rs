@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::FileKind;
+use crate::format::version_description::Description;
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::store::clock::now_nanoseconds;
 use crate::store::collection::Collection;
@@ -17,7 +18,7 @@ use crate::store::snapshot::freeze::{Frozen, copied};
 use crate::store::snapshot::payloads::CanonicalFile;
 use crate::store::store::Store;
 use crate::store::version_disk::{DIFFERENCE, DRAFT, UNFINISHED, VERSIONS, number_of};
-use crate::store::version_list::{Description, directory, file_name, numbers};
+use crate::store::version_list::{directory, file_name, numbers, read_description, write_description};
 
 /// Bytes of a file that are copied at a time.
 const STEP_BYTES: u64 = 8 << 20;
@@ -60,7 +61,7 @@ impl Store {
         let newest = numbers(&*self.disk, place)?.last().copied();
         // One whose description cannot be read is another state.
         let is_that_state = |number: &u64| {
-            let described = Description::read(&*self.disk, &directory(place, *number));
+            let described = read_description(&*self.disk, &directory(place, *number));
             described.is_ok_and(|described| described.state == state)
         };
         if let Some(number) = newest.filter(is_that_state) {
@@ -85,7 +86,7 @@ impl Store {
         let bytes = collection.state().used().logical;
         let created_at = u64::try_from(now_nanoseconds()).unwrap_or(0);
         let description = Description { created_at, bytes, state, ..Description::default() };
-        description.write(&*self.disk, &draft)?;
+        write_description(&*self.disk, &draft, &description)?;
         let made = self.disk.sync_directory(&draft).and_then(|()| {
             self.disk.rename(&draft, &directory(place, number))?;
             self.disk.sync_directory(&format!("{place}/{VERSIONS}"))?;

@@ -12,7 +12,7 @@ use crate::store::relocation::CLOSE_WAIT;
 use crate::store::repair::set_aside::open_collection;
 use crate::store::store::Store;
 use crate::store::version_disk::{UNFINISHED, VERSIONS, VersionDisk, version_name};
-use crate::store::version_list::{Description, directory, numbers};
+use crate::store::version_list::{directory, numbers, read_description};
 use crate::store::versions::differences::Neighbours;
 
 impl Store {
@@ -59,7 +59,7 @@ impl Store {
 
     /// Fails if the file `version.toml` of a version cannot be read. The version reads without it.
     pub fn check_version(&self, place: CollectionName<'_>, number: u64) -> Result<()> {
-        Description::read(&*self.disk, &directory(place, number)).map(drop)
+        read_description(&*self.disk, &directory(place, number)).map(drop)
     }
 
     /// The numbers of the versions of a collection, ascending.
