@@ -60,7 +60,7 @@ pub(in crate::store) struct Line<'a> {
     pub named: &'a str,
 }
 
-/// What a line says; `None` if it is no line of the file.
+/// Reads a line; `None` if it is none of the file.
 pub(in crate::store) fn parse(line: &str) -> Option<Line<'_>> {
     let mut fields = line.splitn(5, ' ');
     let (remote, push) = (fields.next()?, u128::from_str_radix(fields.next()?, 16).ok()?);

@@ -10,9 +10,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
-use crate::model::{Cause, Error, OwnedCollectionName, Refusal, Result};
-use crate::store::disk::Disk;
-use crate::store::version_use::VersionUse;
+use crate::model::{Cause, Error, Refusal, Result};
+use crate::store::version_use::{CountVersions, VersionUse};
 
 /// Amounts of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -203,13 +202,9 @@ impl Meter {
         self.counts.lock().there()
     }
 
-    /// Counts the versions of a collection from now on, when somebody asks. Only the first call has an effect.
-    pub(in crate::store) fn has_versions_on(
-        self: &Arc<Self>,
-        disk: &Arc<dyn Disk>,
-        place: OwnedCollectionName,
-    ) {
-        let versions = self.versions.get_or_init(|| VersionUse::of(disk, place));
+    /// Counts the versions of a collection so, when somebody asks. Only the first call has an effect.
+    pub(in crate::store) fn has_versions_counted_by(self: &Arc<Self>, count: Box<CountVersions>) {
+        let versions = self.versions.get_or_init(|| VersionUse::of(count));
         self.list_for_count(versions);
     }
 

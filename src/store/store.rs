@@ -30,7 +30,7 @@ use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
 use crate::store::version_disk::version_in;
-use crate::store::version_list::{Names, numbers};
+use crate::store::version_list::{Names, bytes_of_versions, numbers};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -407,7 +407,10 @@ impl Store {
             open.take_closed(&key).unwrap_or_default();
         let collection = collection.joined(&self.services, self.tenant(&key.tenant).meter(), meter);
         let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
-        collection.meter().has_versions_on(&self.disk, key.clone());
+        let (disk, place) = (self.disk.clone(), key.clone());
+        collection
+            .meter()
+            .has_versions_counted_by(Box::new(move || bytes_of_versions(&*disk, place.borrowed())));
         self.services.note_opening();
         collection.note_lookup();
         open.insert(key, collection.clone());

@@ -205,6 +205,12 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
     Ok(found)
 }
 
+/// Bytes that the versions of a collection take beside its present state; `None` if there are none.
+pub(in crate::store) fn bytes_of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Option<u64>> {
+    let versions = versions_on(disk, place)?;
+    Ok((!versions.is_empty()).then(|| versions.iter().map(|version| version.stored).sum()))
+}
+
 /// The snapshots of a state that pushes are noted of.
 fn pushed_as(pushes: &str, state: &[u8; 32]) -> Vec<PushedAs> {
     let of_state = pushes.lines().filter_map(parse_push);

@@ -4,19 +4,18 @@
 //! The number is that of the last count until a version is made or removed, or a data file goes that a version may have
 //! too: from then on the version alone has it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::model::OwnedCollectionName;
-use crate::store::disk::Disk;
-use crate::store::version_list::versions_on;
+use crate::model::Result;
 
-/// Counts the bytes of the versions of a collection.
+/// Counts the stored bytes of the versions of a collection; `None` if there are no versions.
+pub(in crate::store) type CountVersions = dyn Fn() -> Result<Option<u64>> + Send + Sync;
+
+/// The bytes of the versions of a collection, as far as they are counted.
 pub(in crate::store) struct VersionUse {
-    disk: Arc<dyn Disk>,
-    place: OwnedCollectionName,
+    count: Box<CountVersions>,
     /// Whether a count found versions, or one was made since.
     has_versions: AtomicBool,
     /// How often what was counted may have changed, and how often it had when the last count began.
@@ -32,10 +31,9 @@ pub(in crate::store) struct VersionUse {
 
 impl VersionUse {
     /// The versions of a collection, not counted yet.
-    pub fn of(disk: &Arc<dyn Disk>, place: OwnedCollectionName) -> VersionUse {
+    pub fn of(count: Box<CountVersions>) -> VersionUse {
         VersionUse {
-            disk: disk.clone(),
-            place,
+            count,
             has_versions: AtomicBool::new(false),
             changes: AtomicU64::new(1),
             counted: AtomicU64::new(0),
@@ -89,15 +87,15 @@ impl VersionUse {
         if self.is_gone.load(Ordering::SeqCst) {
             return take(0);
         }
-        match versions_on(&*self.disk, self.place.borrowed()) {
-            Ok(versions) => {
-                if !versions.is_empty() {
+        match (self.count)() {
+            Ok(bytes) => {
+                if bytes.is_some() {
                     self.has_versions.store(true, Ordering::SeqCst);
                 }
-                take(versions.iter().map(|version| version.stored).sum());
+                take(bytes.unwrap_or(0));
             }
             // The next count tries again where something has changed.
-            Err(error) => log::warn!("{}: its versions are not counted: {error}", self.place),
+            Err(error) => log::warn!("versions are not counted: {error}"),
         }
         self.counted.store(changes, Ordering::SeqCst);
     }
