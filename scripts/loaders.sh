@@ -22,7 +22,8 @@ wanted=("$@")
 if [ $# = 0 ]; then
     wanted=(numpy safetensors gguf llamacpp hub onnx tokenizers torch transformers pickle quantized adapted model2vec usearch faiss annoy arrow candle)
     # tinygrad opens the files that it reads for writing.
-    [ -n "$remote" ] || wanted+=(tinygrad arrivals backups)
+    # The others write.
+    [ -n "$remote" ] || wanted+=(tinygrad arrivals engines backups)
 fi
 
 scripts/setup.sh loaders
@@ -154,6 +155,16 @@ if is_wanted arrivals; then
         fail "tensors of a GGUF file copied into the mount"
     rm -rf "$mnt/demo/copied"
     echo "loaders: arrivals: the same"
+fi
+
+# The file tiers of engines store more blocks than a cache directory holds.
+if is_wanted engines; then
+    for engine in vllm sglang lmcache; do
+        mkdir -p "$mnt/kv/$engine"
+        "$tierfs" set policy=cache:48M "$mnt/kv/$engine"
+        timeout 300 "$python" "$here/kv_engines.py" "$engine" target/engines "$mnt/kv/$engine" 48 || fail "blocks of $engine"
+    done
+    rm -rf "$mnt/kv"
 fi
 
 # Backups take each byte once and restore the imported bytes.

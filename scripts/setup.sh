@@ -300,6 +300,12 @@ loaders_environment() {
         stamp venv-loaders "$key"
     fi
     say "python environment of the loaders: target/venv-loaders"
+    # Modules of engines that keep blocks as files, without the rest of their wheels.
+    local project version member digest name
+    while read -r project version member digest name; do
+        quietly 300 python3 scripts/fetch_from_wheel.py "$project" "$version" "$member" "$digest" "target/engines/$name" ||
+            fail "$member of $project $version: did the package registry answer?"
+    done <tests/loaders/engines.txt
     quietly 600 cargo fetch --locked --manifest-path tests/loaders/candle/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
 }
 

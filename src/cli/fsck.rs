@@ -215,6 +215,9 @@ impl Findings {
             return Ok(());
         }
         for number in store.version_numbers(collection.place())? {
+            if let Err(error) = store.check_version(collection.place(), number) {
+                self.corrupt.push(error.to_string());
+            }
             match store.version(collection.place(), number) {
                 Ok(version) => {
                     let mut found = Findings::default();

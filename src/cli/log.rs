@@ -20,7 +20,8 @@ const HOUR: u64 = 3_600_000_000_000;
 /// List the versions of the collections of a store, or the snapshots of a remote, the newest of each collection first.
 ///
 /// A line of a version has the number, the age in hours, the bytes of its files, the bytes that it takes beside the present
-/// state and the later versions, and the bytes that differ from the version before, with the tensors that this lacks.
+/// state and the later versions, the bytes that differ from the version before, with the tensors that this lacks, and the
+/// numbers of the snapshots that this store has pushed of it.
 ///
 /// A line of a snapshot has the number, the age in hours, bytes, variants, tags, the BLAKE3 by which --at finds exactly this
 /// snapshot, and the message. A snapshot that removed its collection has no bytes.
@@ -108,10 +109,16 @@ fn line(version: &Version, now: u64) -> String {
     let hours = now.saturating_sub(version.created_at) / HOUR;
     let changed = version.changed.map_or("-".to_owned(), human);
     let (bytes, stored) = (human(version.bytes), human(version.stored));
-    format!("{:>6} {hours:>6} h {bytes:>12} {stored:>12} stored {changed:>12} changed\n", version.number)
+    let pushed: Vec<String> = version.pushed.iter().map(|pushed| pushed.snapshot.to_string()).collect();
+    let pushed = if pushed.is_empty() { String::new() } else { format!("  pushed as {}", pushed.join(", ")) };
+    let number = version.number;
+    format!("{number:>6} {hours:>6} h {bytes:>12} {stored:>12} stored {changed:>12} changed{pushed}\n")
 }
 
 fn row(place: CollectionName<'_>, version: &Version) -> Value {
+    let pushed = version.pushed.iter().map(|pushed| {
+        json!({ "remote": pushed.remote, "collection": pushed.collection, "snapshot": pushed.snapshot })
+    });
     json!({
         "collection": place.to_string(),
         "version": version.number,
@@ -119,6 +126,7 @@ fn row(place: CollectionName<'_>, version: &Version) -> Value {
         "bytes": version.bytes,
         "bytes_stored": version.stored,
         "changed": version.changed,
+        "pushed": pushed.collect::<Vec<_>>(),
     })
 }
 

@@ -22,4 +22,5 @@ pub mod payload;
 pub mod snapshot;
 mod values;
 pub mod version;
+pub mod version_description;
 pub mod zstandard;

@@ -8,11 +8,9 @@
 //! | 8 | 8 | number of the version that has the bases |
 //! | 16 | 8 | bytes of the file |
 //! | 24 | 8 | bytes of elements that differ |
-//! | 32 | 8 | bytes of the chain: of this file, and of all that lead to it one after the other |
-//! | 40 | 4 | files in that chain |
-//! | 44 | 4 | number of stretches |
-//! | 48 | 4 | number of chunks |
-//! | 52 | 4 | bytes of this head |
+//! | 32 | 4 | number of stretches |
+//! | 36 | 4 | number of chunks |
+//! | 40 | 4 | bytes of this head |
 //! | .. | .. | bases: length u8, name in the directory of the version |
 //! | .. | 21 each | stretches, which make up the file in order |
 //! | .. | 4 each | chunks: bytes of the payload |
@@ -31,7 +29,7 @@ use crate::model::{Dtype, Error, Result};
 const MAGIC: [u8; 4] = *b"TFVD";
 const VERSION: u16 = 1;
 /// Bytes of the part of a head that every file has.
-pub const FIXED_BYTES: usize = 56;
+pub const FIXED_BYTES: usize = 44;
 /// Bytes of a stretch.
 const STRETCH_BYTES: usize = 21;
 /// Bytes that make up a chunk, except the last of a stretch.
@@ -68,10 +66,6 @@ pub struct VersionDifference {
     pub bytes: u64,
     /// Bytes of the elements that differ from those of the bases.
     pub changed: u64,
-    /// Bytes of this file and of all that lead to it, one after the other.
-    pub chain_bytes: u64,
-    /// How many these are.
-    pub chain_files: u32,
     /// The names of the bases in the directory of their version.
     pub bases: Vec<String>,
     /// The stretches of the file.
@@ -87,7 +81,7 @@ impl VersionDifference {
         let len = FIXED_BYTES + names + self.stretches.len() * STRETCH_BYTES + self.chunks.len() * 4 + 4;
         let mut head = Writer::with_capacity(len);
         head.bytes(&MAGIC).u16(VERSION).u16(self.bases.len() as u16).u64(self.next).u64(self.bytes);
-        head.u64(self.changed).u64(self.chain_bytes).u32(self.chain_files);
+        head.u64(self.changed);
         head.u32(self.stretches.len() as u32).u32(self.chunks.len() as u32).u32(len as u32);
         for name in &self.bases {
             head.u8(name.len() as u8).bytes(name.as_bytes());
@@ -135,17 +129,10 @@ impl VersionDifference {
         reader.skip(6)?;
         let bases = usize::from(reader.u16()?);
         let (next, file_bytes, changed) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let (chain_bytes, chain_files) = (reader.u64()?, reader.u32()?);
         let (stretches, chunks) = (reader.u32()? as usize, reader.u32()? as usize);
         reader.skip(4)?;
-        let mut found = VersionDifference {
-            next,
-            bytes: file_bytes,
-            changed,
-            chain_bytes,
-            chain_files,
-            ..VersionDifference::default()
-        };
+        let mut found =
+            VersionDifference { next, bytes: file_bytes, changed, ..VersionDifference::default() };
         for _ in 0..bases {
             let len = usize::from(reader.u8()?);
             let name = std::str::from_utf8(reader.bytes(len)?).map_err(|_| wrong("a path is not UTF-8"))?;
@@ -194,8 +181,6 @@ mod tests {
             next: 7,
             bytes: 300_000,
             changed: 12,
-            chain_bytes: 99,
-            chain_files: 3,
             bases: vec!["data/0000000000000001".to_owned(), "tier0.dat".to_owned()],
             stretches: vec![
                 stretch(200, Dtype::U8, None),

@@ -19,7 +19,9 @@
 //! | `batch` | records for a log |
 //! | `object` | objects: blocks, deltas, origins, usage |
 //! | `upstream` | the remote behind a disk |
+//! | `push_file` | the pushes of a collection |
 //! | `version_list` | the versions of a collection, and their files |
+//! | `version_use` | the stored bytes of versions, counted when somebody asks |
 //! | `version_disk` | a disk with the files of versions |
 //! | `clones` | collections whose files are fetched when they are read |
 //! | `pieces` | sparse files whose bytes come in pieces from a remote |
@@ -41,6 +43,7 @@ mod log;
 mod object;
 mod open_collections;
 pub mod pieces;
+mod push_file;
 mod quota;
 mod relocation;
 mod repair;
@@ -55,6 +58,7 @@ mod trail;
 mod upstream;
 mod version_disk;
 mod version_list;
+mod version_use;
 mod versions;
 
 pub use batch::{Batch, add_blocks, add_described_blocks};
@@ -66,7 +70,6 @@ pub use collection::identity::Access;
 pub use collection::lineage::{ParentHold, broken};
 pub use collection::open_object::{MEMORY_FILE, OpenObject, Rebuild, Verify};
 pub use collection::place::PlaceOfObject;
-pub use collection::push_file::PushPlace;
 pub use collection::state_lock::StateGuard;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
@@ -93,6 +96,7 @@ pub use object::failed_reads::Unreadable;
 pub use object::links::DeltaLink;
 pub use object::parts::Part;
 pub use object::usage::FileUse;
+pub use push_file::{NotedPush, PushPlace};
 pub use quota::{Limits, Reserved, Room, Use};
 pub use repair::set_aside::open_collection;
 pub use repair::{Lost, Repaired, repair};

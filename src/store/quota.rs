@@ -5,11 +5,13 @@
 //! changes and released once the log records the use. In between the use is counted twice, so a request
 //! that would just fit may be refused. A request that does not fit is never admitted.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
 use crate::model::{Cause, Error, Refusal, Result};
+use crate::store::version_use::{CountVersions, VersionUse};
 
 /// Amounts of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -153,13 +155,27 @@ pub struct Room {
 }
 
 /// Counts the use of a collection or a tenant.
-#[derive(Debug)]
 pub struct Meter {
     path: String,
     /// For a collection, the meter of its tenant.
     above: Option<Arc<Meter>>,
     /// Held briefly; the tenant's is locked while this one is held.
     counts: Mutex<Counts>,
+    /// For a collection, its versions.
+    versions: OnceLock<VersionUse>,
+    /// For a tenant, the meters of collections whose versions are to be counted.
+    uncounted: Mutex<Vec<Weak<Meter>>>,
+    /// Held while these are counted, across I/O, so that nobody takes the numbers before.
+    counting: Mutex<()>,
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_struct("Meter")
+            .field("path", &self.path)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -175,12 +191,82 @@ impl Meter {
     /// A meter for the collection or tenant with this path in the mount.
     pub fn new(path: &str, above: Option<Arc<Meter>>, limits: Limits) -> Arc<Meter> {
         let counts = Counts { limits, ..Counts::default() };
-        Arc::new(Meter { path: path.to_owned(), above, counts: Mutex::new(counts) })
+        let (versions, uncounted, counting) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        let counts = Mutex::new(counts);
+        Arc::new(Meter { path: path.to_owned(), above, counts, versions, uncounted, counting })
     }
 
     /// The use recorded in the log, and that of versions.
     pub fn used(&self) -> Use {
+        self.count_versions();
         self.counts.lock().there()
+    }
+
+    /// Counts the versions of a collection so, when somebody asks. Only the first call has an effect.
+    pub(in crate::store) fn has_versions_counted_by(self: &Arc<Self>, count: Box<CountVersions>) {
+        let versions = self.versions.get_or_init(|| VersionUse::of(count));
+        self.list_for_count(versions);
+    }
+
+    /// Notes that versions of the collection were made, stored otherwise, or removed.
+    pub(in crate::store) fn versions_changed(self: &Arc<Self>) {
+        if let Some(versions) = self.versions.get() {
+            versions.versions_changed();
+            self.list_for_count(versions);
+        }
+    }
+
+    /// Notes that the collection gave up a data file, which a version may have.
+    pub(in crate::store) fn data_file_gone(self: &Arc<Self>) {
+        if let Some(versions) = self.versions.get() {
+            versions.data_file_gone();
+            if !versions.is_counted() {
+                self.list_for_count(versions);
+            }
+        }
+    }
+
+    /// Notes that the collection was removed or has another name.
+    pub(in crate::store) fn versions_gone(&self) {
+        if let Some(versions) = self.versions.get() {
+            versions.end();
+        }
+        self.set_aside(0);
+    }
+
+    /// Has the meter above count the versions of this one.
+    fn list_for_count(self: &Arc<Self>, versions: &VersionUse) {
+        let Some(above) = self.above.as_ref().filter(|_| !versions.list()) else { return };
+        let mut uncounted = above.uncounted.lock();
+        if uncounted.len() == uncounted.capacity() {
+            uncounted.retain(|known| known.strong_count() > 0);
+        }
+        uncounted.push(Arc::downgrade(self));
+    }
+
+    /// Counts versions whose bytes may have changed.
+    fn count_versions(&self) {
+        if let Some(versions) = self.versions.get().filter(|versions| !versions.is_counted()) {
+            versions.count(|bytes| self.set_aside(bytes));
+        }
+        let _alone = self.counting.lock();
+        let uncounted = std::mem::take(&mut *self.uncounted.lock());
+        for below in uncounted.iter().filter_map(Weak::upgrade) {
+            if let Some(versions) = below.versions.get() {
+                versions.unlist();
+            }
+            below.count_versions();
+        }
+    }
+
+    /// Counts versions, here and above, if they may decide whether so much more fits.
+    fn count_versions_for(&self, more: Use) {
+        if more.stored > 0 && self.counts.lock().limits.stored.is_some() {
+            self.count_versions();
+        }
+        if let Some(above) = &self.above {
+            above.count_versions_for(more);
+        }
     }
 
     /// The limits.
@@ -191,7 +277,8 @@ impl Meter {
     /// The room that the limits here and above leave.
     pub fn room(&self) -> Room {
         let mut room = Room::default();
-        let used = self.used();
+        self.count_versions_for(Use::exact(1));
+        let used = self.counts.lock().there();
         let mut meter = Some(self);
         while let Some(Meter { counts, above, .. }) = meter {
             let counts = *counts.lock();
@@ -214,8 +301,13 @@ impl Meter {
 
     /// `Quota` if `more` exceeds a limit here or above.
     pub fn check(&self, more: Use) -> Result<()> {
+        self.count_versions_for(more);
+        self.check_counted(more)
+    }
+
+    fn check_counted(&self, more: Use) -> Result<()> {
         self.counts.lock().check(&self.path, more)?;
-        self.above.as_ref().map_or(Ok(()), |above| above.check(more))
+        self.above.as_ref().map_or(Ok(()), |above| above.check_counted(more))
     }
 
     /// Reserves `more`. `Quota` if that exceeds a limit here or above.
@@ -244,7 +336,7 @@ impl Meter {
     }
 
     /// Sets the stored bytes of the versions of a collection.
-    pub(in crate::store) fn set_aside(&self, now: u64) {
+    fn set_aside(&self, now: u64) {
         let mut counts = self.counts.lock();
         let before = std::mem::replace(&mut counts.aside, now);
         if let Some(above) = &self.above {
@@ -301,7 +393,9 @@ impl Reserved {
     /// Changes the reserved amount. `Quota` if that exceeds a limit; the reservation then stays as it
     /// was.
     pub fn set(&mut self, wanted: Use) -> Result<()> {
-        self.meter.take(wanted.without(self.held))?;
+        let more = wanted.without(self.held);
+        self.meter.count_versions_for(more);
+        self.meter.take(more)?;
         self.meter.give_back(self.held.without(wanted));
         self.held = wanted;
         Ok(())

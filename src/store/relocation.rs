@@ -25,9 +25,15 @@ use crate::store::version_disk::version_in;
 /// Beginning of the name of a directory that is being removed or put together. No collection has such a name.
 pub(in crate::store) const REMOVED: &str = ".removed-";
 /// Longest wait for requests that use a collection.
-const CLOSE_WAIT: Duration = Duration::from_millis(300);
+pub(in crate::store) const CLOSE_WAIT: Duration = Duration::from_millis(300);
 /// The time between two looks.
 const CLOSE_STEP: Duration = Duration::from_millis(2);
+
+/// Whether a key names a version of a collection with this number at most.
+fn is_version_of(key: &OwnedCollectionName, place: CollectionName<'_>, last: u64) -> bool {
+    let version = version_in(&key.name).filter(|_| key.tenant == place.tenant);
+    version.is_some_and(|(name, number)| name == place.name && number <= last)
+}
 
 /// A change that lineage may forbid.
 #[derive(Clone, Copy)]
@@ -91,13 +97,13 @@ impl Store {
     pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
         let collection = self.collection(tenant, name)?;
         let place = OwnedCollectionName::new(tenant, name);
-        self.close_versions(place.borrowed())?;
+        self.close_versions(place.borrowed(), u64::MAX, CLOSE_WAIT)?;
         let parents = self.collections_of_parents(std::slice::from_ref(&place));
         let mut open = self.open.lock();
         collection.remove()?;
         open.remove(&place);
-        collection.meter().set_aside(0);
-        self.forget_versions(place.borrowed());
+        collection.meter().versions_gone();
+        self.forget_all_versions(place.borrowed());
         forget_children(&parents, std::slice::from_ref(&place));
         let number = collection.state().number();
         Ok(number)
@@ -163,16 +169,20 @@ impl Store {
         Ok(())
     }
 
-    /// Closes the versions of a collection. `Busy` if one is in use.
-    pub(in crate::store) fn close_versions(&self, place: CollectionName<'_>) -> Result<()> {
-        let is_of = |key: &OwnedCollectionName| {
-            key.tenant == place.tenant && version_in(&key.name).is_some_and(|(name, _)| name == place.name)
-        };
-        let until = Instant::now() + CLOSE_WAIT;
+    /// Closes the versions of a collection up to a number, as soon as nobody uses them. `Busy` if somebody does after
+    /// `patience`.
+    pub(in crate::store) fn close_versions(
+        &self,
+        place: CollectionName<'_>,
+        last: u64,
+        patience: Duration,
+    ) -> Result<()> {
+        let until = Instant::now() + patience;
         loop {
             let mut open = self.versions.open.lock();
-            open.retain(|key, version| !is_of(key) || Arc::strong_count(version) > 1);
-            let Some(used) = open.keys().find(|key| is_of(key)) else { return Ok(()) };
+            open.retain(|key, version| !is_version_of(key, place, last) || Arc::strong_count(version) > 1);
+            let used = open.keys().filter(|key| is_version_of(key, place, last)).min();
+            let Some(used) = used else { return Ok(()) };
             if Instant::now() >= until {
                 let text = format!("{used} is in use: a file in it is open; close its files");
                 return Err(Error::new(ErrorKind::Busy, text));
@@ -182,12 +192,15 @@ impl Store {
         }
     }
 
-    /// Forgets the open versions of a collection whose directories have gone. Users of one keep it.
-    pub(in crate::store) fn forget_versions(&self, place: CollectionName<'_>) {
-        let is_of = |key: &OwnedCollectionName| {
-            key.tenant == place.tenant && version_in(&key.name).is_some_and(|(name, _)| name == place.name)
-        };
-        self.versions.open.lock().retain(|key, _| !is_of(key));
+    /// Forgets all versions of a collection that went with it, or that have other names now.
+    fn forget_all_versions(&self, place: CollectionName<'_>) {
+        self.forget_versions(place, u64::MAX);
+        self.versions.surplus.lock().remove(&place.owned());
+    }
+
+    /// Forgets the open versions of a collection up to a number, whose directories have gone. Users of one keep it.
+    pub(in crate::store) fn forget_versions(&self, place: CollectionName<'_>, last: u64) {
+        self.versions.open.lock().retain(|key, _| !is_version_of(key, place, last));
     }
 
     /// Closes collections that are open, then does `change`. If that fails, they are opened as before.
@@ -198,7 +211,7 @@ impl Store {
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         for place in places {
-            self.close_versions(place.borrowed())?;
+            self.close_versions(place.borrowed(), u64::MAX, CLOSE_WAIT)?;
         }
         let parents = self.collections_of_parents(places);
         let mut open = self.open.lock();
@@ -240,7 +253,7 @@ impl Store {
         }
         match done.and_then(|()| change()) {
             Ok(()) => {
-                places.iter().for_each(|place| self.forget_versions(place.borrowed()));
+                places.iter().for_each(|place| self.forget_all_versions(place.borrowed()));
                 forget_children(&parents, places);
                 let before =
                     places.iter().filter_map(|place| Some((place.clone(), open.take_closed(place)?)));
@@ -250,7 +263,7 @@ impl Store {
                 for (place, closed) in before.into_iter().chain(now) {
                     closed.meter.inspect(|meter| {
                         meter.set_used(Use::default());
-                        meter.set_aside(0);
+                        meter.versions_gone();
                     });
                     if let Change::Rename(renamed) = what {
                         // The kernel knows the nodes by their numbers, which stay.

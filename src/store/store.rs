@@ -30,7 +30,7 @@ use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
 use crate::store::version_disk::version_in;
-use crate::store::version_list::{bytes_of_versions, numbers};
+use crate::store::version_list::{Names, bytes_of_versions, numbers};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -82,6 +82,8 @@ pub(in crate::store) struct Versions {
     pub open: Mutex<HashMap<OwnedCollectionName, Arc<Collection>>>,
     /// Held while versions are made, stored as differences, or removed. Comes before all other locks.
     pub making: Mutex<()>,
+    /// The first version of a collection that stays. Earlier ones go when nobody uses them.
+    pub surplus: Mutex<HashMap<OwnedCollectionName, u64>>,
 }
 
 /// The outcome of a look for newer snapshots.
@@ -343,6 +345,7 @@ impl Store {
     /// ever closed so.
     pub fn close_unused(&self) -> u64 {
         self.close_unused_versions();
+        self.remove_surplus_versions();
         let mut open = self.open.lock();
         let closed = self.closed(&mut open);
         let bytes = open.closed_bytes();
@@ -400,7 +403,10 @@ impl Store {
             open.take_closed(&key).unwrap_or_default();
         let collection = collection.joined(&self.services, self.tenant(&key.tenant).meter(), meter);
         let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
-        collection.meter().set_aside(bytes_of_versions(&*self.disk, key.borrowed()));
+        let (disk, place) = (self.disk.clone(), key.clone());
+        collection
+            .meter()
+            .has_versions_counted_by(Box::new(move || bytes_of_versions(&*disk, place.borrowed())));
         self.services.note_opening();
         collection.note_lookup();
         open.insert(key, collection.clone());
@@ -608,7 +614,8 @@ impl Store {
         self.services.watch_names(tell);
     }
 
-    /// The data files of a collection that have further names. A closed collection is not opened for that.
+    /// The data files of a collection that have further names, but those of its versions. A closed collection is not opened
+    /// for that.
     pub fn shared_bytes(&self, tenant: &str, name: &str) -> Shared {
         // Held, so that the directory is not renamed meanwhile.
         let open = self.open.lock();
@@ -617,11 +624,12 @@ impl Store {
             return collection.shared_bytes();
         }
         let mut shared = Shared::default();
+        let versions = Names::of_versions(&*self.disk, CollectionName::new(tenant, name));
         let directory = format!("{tenant}/{name}/data");
         let listed = self.disk.list(&directory).unwrap_or_default();
         for file in listed.iter().filter(|file| data_number(&file.name).is_some()) {
             if let Ok(file) = self.disk.open(&format!("{directory}/{}", file.name), Open::Read) {
-                shared.count(&*file);
+                shared.count(&*file, &versions);
             }
         }
         shared

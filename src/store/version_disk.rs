@@ -36,6 +36,8 @@ pub(in crate::store) const LOG_NAME: &str = "meta.log";
 pub(in crate::store) const VERSIONS: &str = "versions";
 /// Follows the name of a file that is stored as a difference.
 pub(in crate::store) const DIFFERENCE: &str = ".difference";
+/// Ends the name of a file that is being written, in the directory of a version.
+pub(in crate::store) const DRAFT: &str = ".new";
 /// Follows the name of a log that is compressed.
 pub(in crate::store) const PACKED: &str = ".zst";
 /// The most bytes of a log that is compressed.
@@ -353,4 +355,44 @@ impl File for DifferenceFile {
 
 fn damaged(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::VersionDisk;
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::disk::{Disk, Open, write_new};
+
+    #[test]
+    fn the_golden_version_reads_whole_and_in_parts_and_its_damaged_head_is_an_error() {
+        let memory: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        for directory in ["t", "t/c", "t/c/versions", "t/c/versions/2", "t/c/versions/4"] {
+            memory.create_directory(directory).unwrap();
+        }
+        let difference = include_bytes!("../../tests/golden/version.difference");
+        let write = |path: &str, bytes: &[u8]| write_new(&*memory, path, bytes).unwrap();
+        let written = write("t/c/versions/2/0000000000000007.difference", difference);
+        write("t/c/versions/4/0000000000000009", include_bytes!("../../tests/golden/version.base"));
+        write("t/c/versions/4/tier0.dat", include_bytes!("../../tests/golden/version.tier"));
+        let wanted = include_bytes!("../../tests/golden/version.raw");
+        let versions = VersionDisk::new(&memory);
+        let file = versions.open("t/c/versions/2/data/0000000000000007", Open::Read).unwrap();
+        let mut found = vec![0; wanted.len()];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == wanted);
+        for at in (0..wanted.len() - 700).step_by(613) {
+            let mut part = [0; 700];
+            file.read_exact_at(&mut part, at as u64).unwrap();
+            assert!(part == wanted[at..at + 700], "at {at}");
+        }
+        // From an earlier version, and of a file that no version has.
+        for (at, byte) in [(8, 1), (49, b'/')] {
+            written.write_at(&[byte], at).unwrap();
+            assert!(versions.open("t/c/versions/2/0000000000000007", Open::Read).is_err(), "byte {at}");
+            written.write_at(&difference[at as usize..][..1], at).unwrap();
+        }
+        versions.open("t/c/versions/2/0000000000000007", Open::Read).unwrap();
+    }
 }

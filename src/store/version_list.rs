@@ -5,24 +5,36 @@ use std::io;
 
 use crate::format::snapshot::manifest::FileKind;
 use crate::format::version::VersionDifference;
-use crate::model::{CollectionName, Error, Result, hex};
+use crate::format::version_description::Description;
+use crate::model::{CollectionName, Error, Result};
 use crate::store::disk::{Disk, FileAttributes, Identity, Open, replace_file};
 use crate::store::log::LOG_NAME;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
+use crate::store::push_file::{Line as PushLine, parse as parse_push, push_text};
 use crate::store::space::files::payload_name;
 use crate::store::version_disk::{
-    DIFFERENCE, PACKED, VERSIONS, is_payload_name, number_of, read_head, version_name,
+    DIFFERENCE, DRAFT, PACKED, VERSIONS, is_payload_name, number_of, read_head, version_name,
 };
 
-/// The name of the file.
+/// The name of the file with the description of a version.
 const NAME: &str = "version.toml";
-const DRAFT: &str = "version.toml.new";
 /// The most bytes of the file that are read.
 const BYTES_MAX: u64 = 16 << 20;
 
+/// A snapshot of a remote that has the state of a version.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PushedAs {
+    /// The uuid of the remote.
+    pub remote: String,
+    /// The collection there, as `TENANT/COLLECTION`.
+    pub collection: String,
+    /// The number of the snapshot.
+    pub snapshot: u64,
+}
+
 /// A version of a collection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Version {
     /// Its number, from 1.
     pub number: u64,
@@ -35,90 +47,30 @@ pub struct Version {
     /// Bytes of elements that differ from those of the version before, and of tensors that it lacks; `None` if they
     /// were not compared.
     pub changed: Option<u64>,
+    /// The snapshots that this store pushed of its state, in the order of the remotes.
+    pub pushed: Vec<PushedAs>,
 }
 
-/// The file `version.toml`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::store) struct Description {
-    /// When the version was made, in nanoseconds since 1970.
-    pub created_at: u64,
-    /// Logical bytes of its files.
-    pub bytes: u64,
-    /// BLAKE3 of the canonical log of the state.
-    pub state: [u8; 32],
-    /// As [`Version::changed`].
-    pub changed: Option<u64>,
-    /// Files that stay whole, as paths below the directory of the version.
-    pub keyframes: Vec<String>,
+/// Reads the description of the version in `directory`.
+pub(in crate::store) fn read_description(disk: &dyn Disk, directory: &str) -> Result<Description> {
+    let path = format!("{directory}/{NAME}");
+    let failed = |error| Error::io(format!("reading {path}"), error);
+    let file = disk.open(&path, Open::Read).map_err(failed)?;
+    let len = file.len().map_err(failed)?;
+    if len > BYTES_MAX {
+        return Err(Error::corrupt(format!("{path} has {len} bytes")));
+    }
+    let mut text = vec![0; len as usize];
+    file.read_exact_at(&mut text, 0).map_err(failed)?;
+    Description::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(path))
 }
 
-impl Description {
-    /// Reads that of the version in `directory`.
-    pub fn read(disk: &dyn Disk, directory: &str) -> Result<Description> {
-        let path = format!("{directory}/{NAME}");
-        let failed = |error| Error::io(format!("reading {path}"), error);
-        let file = disk.open(&path, Open::Read).map_err(failed)?;
-        let len = file.len().map_err(failed)?;
-        if len > BYTES_MAX {
-            return Err(Error::corrupt(format!("{path} has {len} bytes")));
-        }
-        let mut text = vec![0; len as usize];
-        file.read_exact_at(&mut text, 0).map_err(failed)?;
-        Description::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(path))
-    }
-
-    /// Replaces that of the version in `directory`, durably.
-    pub fn write(&self, disk: &dyn Disk, directory: &str) -> Result<()> {
-        let (draft, path) = (format!("{directory}/{DRAFT}"), format!("{directory}/{NAME}"));
-        let written = replace_file(disk, &draft, &path, self.to_text().as_bytes());
-        written.map_err(|error| Error::io(format!("writing {path}"), error))
-    }
-
-    fn to_text(&self) -> String {
-        let Description { created_at, bytes, state, changed, keyframes } = self;
-        let mut text = format!("created = {created_at}\nbytes = {bytes}\nstate = \"{}\"\n", hex(state));
-        if let Some(changed) = changed {
-            text.push_str(&format!("changed = {changed}\n"));
-        }
-        let quoted: Vec<String> = keyframes.iter().map(|name| format!("\"{name}\"")).collect();
-        text.push_str(&format!("keyframes = [{}]\n", quoted.join(", ")));
-        text
-    }
-
-    fn parse(text: &str) -> Result<Description> {
-        let table: toml::Table =
-            text.parse().map_err(|error| Error::corrupt(format!("it cannot be read: {error}")))?;
-        let mut found = Description::default();
-        for (key, value) in &table {
-            let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-            let names = || {
-                let names = value.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
-                names.collect::<Option<Vec<_>>>()
-            };
-            let known = match key.as_str() {
-                "created" => number.map(|number| found.created_at = number),
-                "bytes" => number.map(|number| found.bytes = number),
-                "changed" => number.map(|number| found.changed = Some(number)),
-                "state" => value.as_str().and_then(digest).map(|state| found.state = state),
-                "keyframes" => names().map(|names| found.keyframes = names),
-                _ => None,
-            };
-            known.ok_or_else(|| Error::corrupt(format!("unknown setting {key} = {value}")))?;
-        }
-        Ok(found)
-    }
-}
-
-/// The 32 bytes of 64 hexadecimal digits.
-fn digest(text: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (index, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
-    }
-    Some(digest)
+/// Replaces the description of the version in `directory`, durably.
+pub(in crate::store) fn write_description(disk: &dyn Disk, directory: &str, new: &Description) -> Result<()> {
+    let path = format!("{directory}/{NAME}");
+    let draft = format!("{path}{DRAFT}");
+    let written = replace_file(disk, &draft, &path, new.to_text().as_bytes());
+    written.map_err(|error| Error::io(format!("writing {path}"), error))
 }
 
 /// The path of a file below the directory of its version; `None` for the log.
@@ -184,6 +136,16 @@ pub(in crate::store) fn stored(disk: &dyn Disk, directory: &str) -> Result<Vec<S
 pub(in crate::store) struct Names(HashMap<Identity, u64>);
 
 impl Names {
+    /// Those that all versions of a collection have. A version that cannot be read has none.
+    pub fn of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> Names {
+        let mut names = Names::default();
+        for number in numbers(disk, place).unwrap_or_default() {
+            let stored = stored(disk, &directory(place, number));
+            names.count(&stored.unwrap_or_default());
+        }
+        names
+    }
+
     pub fn count(&mut self, stored: &[Stored]) {
         for identity in stored.iter().filter_map(|stored| stored.attributes.identity) {
             *self.0.entry(identity).or_default() += 1;
@@ -192,8 +154,12 @@ impl Names {
 
     /// Whether a file has names outside of the counted versions, so that removing those frees no space.
     pub fn is_held_elsewhere(&self, attributes: &FileAttributes) -> bool {
-        let names = attributes.identity.and_then(|identity| self.0.get(&identity)).copied().unwrap_or(1);
-        attributes.links > names
+        attributes.links > self.number(attributes).max(1)
+    }
+
+    /// How many names a file has in the counted versions.
+    pub fn number(&self, attributes: &FileAttributes) -> u64 {
+        attributes.identity.and_then(|identity| self.0.get(&identity)).copied().unwrap_or(0)
     }
 }
 
@@ -211,6 +177,9 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
             Err(error) => return Err(error),
         }
     }
+    let pushes = push_text(disk, &place.to_string());
+    let pushes = pushes.inspect_err(|error| log::warn!("the pushes of {place} are not known: {error}"));
+    let pushes = pushes.unwrap_or_default();
     let (mut seen, mut found) = (HashMap::new(), Vec::new());
     for (number, stored) in files.into_iter().rev() {
         let path = format!("{}/{LOG_NAME}", directory(place, number));
@@ -225,21 +194,33 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
             }
         }
         // The version reads without it.
-        let described = Description::read(disk, &directory(place, number));
+        let described = read_description(disk, &directory(place, number));
         let described = described.inspect_err(|error| log::warn!("version {number} of {place}: {error}"));
         let described = described.unwrap_or_default();
-        let Description { created_at, bytes: logical, changed, .. } = described;
-        found.push(Version { number, created_at, bytes: logical, stored: bytes, changed });
+        let Description { created_at, bytes: logical, changed, state, .. } = described;
+        let pushed = pushed_as(&pushes, &state);
+        found.push(Version { number, created_at, bytes: logical, stored: bytes, changed, pushed });
     }
     found.reverse();
     Ok(found)
 }
 
-/// Bytes that the versions of a collection take beside its present state.
-pub(in crate::store) fn bytes_of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> u64 {
-    let found = versions_on(disk, place);
-    let found = found.inspect_err(|error| log::warn!("{place}: its versions are not counted: {error}"));
-    found.unwrap_or_default().iter().map(|version| version.stored).sum()
+/// Bytes that the versions of a collection take beside its present state; `None` if there are none.
+pub(in crate::store) fn bytes_of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Option<u64>> {
+    let versions = versions_on(disk, place)?;
+    Ok((!versions.is_empty()).then(|| versions.iter().map(|version| version.stored).sum()))
+}
+
+/// The snapshots of a state that pushes are noted of.
+fn pushed_as(pushes: &str, state: &[u8; 32]) -> Vec<PushedAs> {
+    let of_state = pushes.lines().filter_map(parse_push);
+    let of_state = of_state.filter(|line| line.push.snapshot > 0 && line.push.state == *state);
+    let made = |line: PushLine<'_>| PushedAs {
+        remote: line.remote.to_owned(),
+        collection: line.named.to_owned(),
+        snapshot: line.push.snapshot,
+    };
+    of_state.map(made).collect()
 }
 
 /// The head of the difference that a file of a version is stored as, if it is.
@@ -252,27 +233,5 @@ pub(in crate::store) fn head_of(
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::io(format!("opening {directory}/{name}{DIFFERENCE}"), error)),
         Ok(file) => read_head(&*file).map(Some).map_err(|error| error.at(format!("{directory}/{name}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Description;
-
-    #[test]
-    fn a_description_is_read_as_it_was_written_and_unknown_settings_are_refused() {
-        let description = Description {
-            created_at: 1 << 60,
-            bytes: 5,
-            state: [0xab; 32],
-            changed: Some(0),
-            keyframes: vec!["tier0.dat".to_owned(), "data/0000000000000001".to_owned()],
-        };
-        assert_eq!(Description::parse(&description.to_text()).unwrap(), description);
-        let without = Description { changed: None, keyframes: Vec::new(), ..description };
-        assert_eq!(Description::parse(&without.to_text()).unwrap(), without);
-        for wrong in ["x = 1", "created = -1", "state = \"00\"", "keyframes = [1]", "="] {
-            assert!(Description::parse(wrong).is_err(), "{wrong}");
-        }
     }
 }

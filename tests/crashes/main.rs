@@ -29,6 +29,7 @@ mod shared_files;
 mod stores;
 mod sync_beside_appends;
 mod trace;
+mod versions;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]
 #[allow(unused)]

@@ -15,6 +15,7 @@ mod payload_records;
 mod pickles;
 mod quantized_weights;
 mod safetensors;
+mod versions;
 
 use std::path::Path;
 

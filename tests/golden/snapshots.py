@@ -1,4 +1,4 @@
-"""Makes the golden records of runs of slots and the golden manifest, independently of tierfs.
+"""Makes the golden records of runs of slots, the golden manifest and the golden version, independently of tierfs.
 
     target/venv/bin/python tests/golden/snapshots.py
 """
@@ -138,8 +138,40 @@ def difference():
     return base, zstd_frame(body), raw
 
 
+def version():
+    """A file of the next version, the file of a version as its difference from that and another one, and its bytes."""
+    base, tier = bytes(range(256)) * 2, bytes(range(60, 200))
+    weights, sparse, before = bytearray(base[8:408]), b"", 0
+    for element, change in [(3, 1), (150, -2), (199, 300)]:
+        old = int.from_bytes(weights[2 * element:2 * element + 2], "little")
+        weights[2 * element:2 * element + 2] = ((old + change) % 65536).to_bytes(2, "little")
+        sparse += varint(element - before) + signed(change)
+        before = element + 1
+    ids = bytes(range(200, 216))
+    # Zeros of more than one chunk, and one whose bytes are there as they are.
+    zeros, literal = bytes(131_072 + 10), b"extra"
+    raw = bytes(weights) + literal + base[100:130] + zeros + ids
+    chunks = [b"\x01" + struct.pack("<I", len(sparse)) + sparse, b"\x03" + literal, b"\x00", b"\x00", b"\x00", b"\x03" + ids]
+    none = 0xFFFFFFFF
+    stretches = [(400, "bf16", 0, 8), (5, "u8", none, 0), (30, "u8", 0, 100), (len(zeros), "u8", none, 0), (16, "i64", 1, 64)]
+    names = [b"0000000000000009", b"tier0.dat"]
+    body = b"".join(bytes([len(name)]) + name for name in names)
+    for length, dtype, index, offset in stretches:
+        body += struct.pack("<QBIQ", length, (DTYPE_CODE | {"i64": 8})[dtype], index, offset)
+    body += b"".join(struct.pack("<I", len(chunk)) for chunk in chunks)
+    changed = 3 * 2 + len(ids)
+    head = b"TFVD" + struct.pack("<HHQQQ", 1, len(names), 4, len(raw), changed)
+    head += struct.pack("<III", len(stretches), len(chunks), 44 + len(body) + 4) + body
+    return base, tier, head + struct.pack("<I", crc32c(head)) + b"".join(chunks), raw
+
+
 (FOLDER / "slot_runs.rec").write_bytes(runs())
 (FOLDER / "manifest.body").write_bytes(manifest_body())
 (FOLDER / "manifest.tfsn").write_bytes(manifest(manifest_body()))
 for name, content in zip(["base", "piece", "raw"], difference()):
     (FOLDER / f"difference.{name}").write_bytes(content)
+for name, content in zip(["base", "tier", "difference", "raw"], version()):
+    (FOLDER / f"version.{name}").write_bytes(content)
+(FOLDER / "version.toml").write_text(
+    f'created = {1 << 60}\nbytes = 5\nstate = "{"ab" * 32}"\nchanged = 22\nkeyframes = ["tier0.dat", "0000000000000009"]\n'
+)

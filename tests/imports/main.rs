@@ -24,6 +24,7 @@ mod real_model;
 mod renamed;
 mod shards;
 mod slot_runs;
+mod version_space;
 mod versions;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

@@ -14,16 +14,16 @@ use support::{
 };
 
 const STEPS: u64 = 20;
-const NAME: &str = "model.safetensors";
+pub const NAME: &str = "model.safetensors";
 
 /// A store with the checkpoints of a run in the directory `run`.
-struct Run {
-    place: Place,
+pub struct Run {
+    pub place: Place,
 }
 
 impl Run {
     /// Random checkpoints of these numbers. In each, some elements of the first tensor differ from the first checkpoint.
-    fn random(steps: u64) -> Run {
+    pub fn random(steps: u64) -> Run {
         let place = Place::new();
         let mut random = Random(5);
         let bytes = container_of(&mut random, &[("w", 300_000), ("v", 40_000)]);
@@ -40,42 +40,42 @@ impl Run {
     }
 
     /// The checkpoint of a step.
-    fn step(&self, step: u64) -> PathBuf {
+    pub fn step(&self, step: u64) -> PathBuf {
         self.place.path(format!("run/{step}.safetensors"))
     }
 
     /// Makes the directory that is imported that of a step.
-    fn prepare(&self, step: u64) -> PathBuf {
+    pub fn prepare(&self, step: u64) -> PathBuf {
         self.place.write(&format!("checkpoint/{NAME}"), fs::read(self.step(step)).unwrap());
         self.place.write("checkpoint/config.json", format!("{{\"step\": {step}}}"));
         self.place.write("checkpoint/same.json", "{\"same\": true}");
         self.place.path("checkpoint")
     }
 
-    fn try_keep(&self, step: u64, options: &[&str]) -> Answer {
+    pub fn try_keep(&self, step: u64, options: &[&str]) -> Answer {
         let from = self.prepare(step);
         let options = [&["--previous"], options].concat();
         self.place.try_import("run/policy", &[&from], &options)
     }
 
     /// Imports a step. Returns the number of its version.
-    fn keep(&self, step: u64, options: &[&str]) -> u64 {
+    pub fn keep(&self, step: u64, options: &[&str]) -> u64 {
         let imported = self.try_keep(step, &[options, &["--json"]].concat()).json();
         imported["version"].as_u64().unwrap()
     }
 
-    fn log(&self) -> Vec<Value> {
+    pub fn log(&self) -> Vec<Value> {
         let listed =
             run([Path::new("log"), &self.place.store(), Path::new("run/policy"), Path::new("--json")]);
         listed.json().as_array().unwrap().clone()
     }
 
-    fn numbers(&self) -> Vec<u64> {
+    pub fn numbers(&self) -> Vec<u64> {
         self.log().iter().map(|row| row["version"].as_u64().unwrap()).collect()
     }
 
     /// Compares a version with the checkpoint of a step, as files, as tensors and in part.
-    fn compare(&self, mounted: &Mounted, version: u64, step: u64) {
+    pub fn compare(&self, mounted: &Mounted, version: u64, step: u64) {
         let root = mounted.path(format!("run/policy/.as/@{version}"));
         let wanted = fs::read(self.step(step)).unwrap();
         let found = fs::read(root.join(NAME)).unwrap();
@@ -98,7 +98,7 @@ impl Run {
 }
 
 /// Bytes that the files below a directory take on the disk, each counted once whatever its names are.
-fn allocated(directory: &Path) -> u64 {
+pub fn allocated(directory: &Path) -> u64 {
     let mut found = BTreeMap::new();
     let mut waiting = vec![directory.to_owned()];
     while let Some(directory) = waiting.pop() {

@@ -19,11 +19,61 @@ pub struct CutDisk(Arc<Mutex<Tree>>);
 #[derive(Default)]
 struct Tree {
     directories: Vec<String>,
+    /// A directory that is made is durable at once, one that is renamed once its parent is synced.
+    durable_directories: Vec<String>,
     names: BTreeMap<String, Arc<CutFile>>,
     durable: BTreeMap<String, Arc<CutFile>>,
-    /// Names made or removed since their directory was synced, in order; those of one rename
-    /// together.
-    pending: Vec<Vec<(String, Option<Arc<CutFile>>)>>,
+    /// Names made or removed since their directory was synced, in order.
+    pending: Vec<Entries>,
+}
+
+/// Names that are made and removed together.
+#[derive(Clone)]
+struct Entries {
+    /// The directory whose sync makes them durable.
+    directory: String,
+    names: Vec<(String, Option<Arc<CutFile>>)>,
+    /// A directory that gets another name with them.
+    renamed: Option<(String, String)>,
+}
+
+impl Entries {
+    fn of(names: Vec<(String, Option<Arc<CutFile>>)>) -> Entries {
+        let directory = parent(&names[0].0);
+        // No file is renamed from one directory to another.
+        assert!(names.iter().all(|(name, _)| parent(name) == directory));
+        Entries { directory, names, renamed: None }
+    }
+
+    fn apply(&self, names: &mut BTreeMap<String, Arc<CutFile>>, directories: &mut [String]) {
+        for (path, file) in &self.names {
+            match file {
+                Some(file) => names.insert(path.clone(), file.clone()),
+                None => names.remove(path),
+            };
+        }
+        if let Some((from, to)) = &self.renamed {
+            rename_directories(directories, from, to);
+        }
+    }
+}
+
+fn parent(path: &str) -> String {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()
+}
+
+/// The path that a path has when a directory is renamed, if it is that or below it.
+fn moved(path: &str, from: &str, to: &str) -> Option<String> {
+    let below = path.strip_prefix(from)?;
+    (below.is_empty() || below.starts_with('/')).then(|| format!("{to}{below}"))
+}
+
+fn rename_directories(directories: &mut [String], from: &str, to: &str) {
+    for directory in directories {
+        if let Some(now) = moved(directory, from, to) {
+            *directory = now;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -59,6 +109,34 @@ fn change(bytes: &mut Vec<u8>, change: &Pending) {
     }
 }
 
+impl Tree {
+    /// Renames a directory with all below it. What is durable there has the old or the new name after a power cut.
+    fn rename_directory(&mut self, from: &str, to: &str) -> io::Result<()> {
+        if self.directories.iter().any(|known| known == to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        rename_directories(&mut self.directories, from, to);
+        let names = std::mem::take(&mut self.names).into_iter();
+        self.names = names.map(|(path, file)| (moved(&path, from, to).unwrap_or(path), file)).collect();
+        let below = self.durable.iter().filter_map(|(path, file)| Some((path, moved(path, from, to)?, file)));
+        let names = below.flat_map(|(old, new, file)| [(old.clone(), None), (new, Some(file.clone()))]);
+        let entries = Entries {
+            directory: parent(from),
+            names: names.collect(),
+            renamed: Some((from.to_owned(), to.to_owned())),
+        };
+        // What is not durable there follows.
+        for pending in &mut self.pending {
+            pending.directory = moved(&pending.directory, from, to).unwrap_or(pending.directory.clone());
+            for (path, _) in &mut pending.names {
+                *path = moved(path, from, to).unwrap_or(path.clone());
+            }
+        }
+        self.pending.push(entries);
+        Ok(())
+    }
+}
+
 impl CutDisk {
     fn tree(&self) -> MutexGuard<'_, Tree> {
         self.0.lock().unwrap()
@@ -68,13 +146,11 @@ impl CutDisk {
     pub fn cut(&self, random: &mut Random, kept: usize) -> CutDisk {
         let tree = self.tree();
         let mut keep = || random.below(4) < kept;
-        let mut names = tree.durable.clone();
-        for (path, file) in tree.pending.iter().filter(|_| keep()).flatten() {
-            match file {
-                Some(file) => names.insert(path.clone(), file.clone()),
-                None => names.remove(path),
-            };
-        }
+        let (mut names, mut directories) = (tree.durable.clone(), tree.durable_directories.clone());
+        tree.pending
+            .iter()
+            .filter(|_| keep())
+            .for_each(|entries| entries.apply(&mut names, &mut directories));
         let mut cut: HashMap<*const CutFile, Arc<CutFile>> = HashMap::new();
         let names: BTreeMap<String, Arc<CutFile>> = names
             .into_iter()
@@ -108,8 +184,8 @@ impl CutDisk {
                 (path, made)
             })
             .collect();
-        let directories = tree.directories.clone();
-        let tree = Tree { directories, durable: names.clone(), names, pending: Vec::new() };
+        let (durable, durable_directories) = (names.clone(), directories.clone());
+        let tree = Tree { directories, durable_directories, durable, names, pending: Vec::new() };
         CutDisk(Arc::new(Mutex::new(tree)))
     }
 
@@ -191,7 +267,7 @@ impl Disk for CutDisk {
             (None, Open::Create) => {
                 let file = Arc::new(CutFile { links: AtomicU64::new(1), ..CutFile::default() });
                 tree.names.insert(path.to_owned(), file.clone());
-                tree.pending.push(vec![(path.to_owned(), Some(file.clone()))]);
+                tree.pending.push(Entries::of(vec![(path.to_owned(), Some(file.clone()))]));
                 Ok(file)
             }
             (None, _) => Err(io::ErrorKind::NotFound.into()),
@@ -199,17 +275,24 @@ impl Disk for CutDisk {
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {
-        self.tree().directories.push(path.to_owned());
+        let mut tree = self.tree();
+        if !tree.directories.iter().any(|known| known == path) {
+            tree.directories.push(path.to_owned());
+            tree.durable_directories.push(path.to_owned());
+        }
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut tree = self.tree();
+        if tree.directories.iter().any(|known| known == from) {
+            return tree.rename_directory(from, to);
+        }
         let file = tree.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         if let Some(replaced) = tree.names.insert(to.to_owned(), file.clone()) {
             replaced.links.fetch_sub(1, Ordering::Relaxed);
         }
-        tree.pending.push(vec![(from.to_owned(), None), (to.to_owned(), Some(file))]);
+        tree.pending.push(Entries::of(vec![(from.to_owned(), None), (to.to_owned(), Some(file))]));
         Ok(())
     }
 
@@ -221,7 +304,7 @@ impl Disk for CutDisk {
         }
         file.links.fetch_add(1, Ordering::Relaxed);
         tree.names.insert(to.to_owned(), file.clone());
-        tree.pending.push(vec![(to.to_owned(), Some(file))]);
+        tree.pending.push(Entries::of(vec![(to.to_owned(), Some(file))]));
         Ok(())
     }
 
@@ -229,12 +312,17 @@ impl Disk for CutDisk {
         let mut tree = self.tree();
         let removed = tree.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
         removed.links.fetch_sub(1, Ordering::Relaxed);
-        tree.pending.push(vec![(path.to_owned(), None)]);
+        tree.pending.push(Entries::of(vec![(path.to_owned(), None)]));
         Ok(())
     }
 
-    fn remove_directory(&self, _path: &str) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        if tree.names.keys().chain(&tree.directories).any(|name| parent(name) == path) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        tree.directories.retain(|known| known != path);
+        Ok(())
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
@@ -253,18 +341,12 @@ impl Disk for CutDisk {
     fn sync_directory(&self, path: &str) -> io::Result<()> {
         let mut tree = self.tree();
         let pending = std::mem::take(&mut tree.pending);
-        for change in pending {
-            let parent = |name: &str| name.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-            // Nothing is renamed from one directory to another.
-            if change.iter().any(|(name, _)| parent(name) != path) {
-                tree.pending.push(change);
-                continue;
-            }
-            for (name, file) in change {
-                match file {
-                    Some(file) => drop(tree.durable.insert(name, file)),
-                    None => drop(tree.durable.remove(&name)),
-                }
+        for entries in pending {
+            if entries.directory == path {
+                let Tree { durable, durable_directories, .. } = &mut *tree;
+                entries.apply(durable, durable_directories);
+            } else {
+                tree.pending.push(entries);
             }
         }
         Ok(())

@@ -23,6 +23,7 @@ enum Op {
     Rename(String, String),
     Link(String, String),
     Remove(String),
+    RemoveDirectory(String),
     SyncDirectory(String),
 }
 
@@ -58,6 +59,12 @@ impl Recorder {
         self.ops().len()
     }
 
+    /// How many files with this in their paths were opened since the change with this number.
+    pub fn opened(&self, part: &str, since: usize) -> usize {
+        let is_of = |op: &&Op| matches!(op, Op::Open(path, ..) if path.contains(part));
+        self.ops()[since..].iter().filter(is_of).count()
+    }
+
     /// Applies the first `count` changes to a copy of the disk as it was at the beginning.
     pub fn again(&self, disk: CutDisk, count: usize) -> CutDisk {
         let mut files: HashMap<usize, Arc<dyn File>> = HashMap::new();
@@ -74,6 +81,7 @@ impl Recorder {
                 Op::Rename(from, to) => disk.rename(from, to).unwrap(),
                 Op::Link(from, to) => disk.link(from, to).unwrap(),
                 Op::Remove(path) => disk.remove_file(path).unwrap(),
+                Op::RemoveDirectory(path) => disk.remove_directory(path).unwrap(),
                 Op::SyncDirectory(path) => disk.sync_directory(path).unwrap(),
             }
         }
@@ -151,6 +159,12 @@ impl ForwardDisk for Recorder {
     fn remove_file(&self, path: &str) -> io::Result<()> {
         self.inner.remove_file(path)?;
         self.ops().push(Op::Remove(path.to_owned()));
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        self.inner.remove_directory(path)?;
+        self.ops().push(Op::RemoveDirectory(path.to_owned()));
         Ok(())
     }
 

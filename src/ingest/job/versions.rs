@@ -32,10 +32,7 @@ impl KeptVersions<'_> {
         }
         match self.keep() {
             Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Absent) => {
-                let (path, note) =
-                    (self.collection.path(), format!("the state before is no version: {error}"));
-                self.watch.noted(&path, &note);
-                sum.notes.push((path, note));
+                self.note(format!("the state before is no version: {error}"), sum);
                 Ok(())
             }
             kept => kept.map(drop),
@@ -53,9 +50,18 @@ impl KeptVersions<'_> {
         };
         sum.version = Some(self.keep().map_err(aside)?.number);
         if let Some(count) = self.request.keep {
-            self.store.keep_last_versions(place, count).map_err(aside)?;
+            if let Some(used) = self.store.keep_last_versions(place, count).map_err(aside)? {
+                let note = format!("{used}; it goes when nobody uses it, or with the next import --keep");
+                self.note(note, sum);
+            }
         }
         self.store.shrink_versions(place, self.watch).map_err(aside)
+    }
+
+    fn note(&self, note: String, sum: &mut Sum) {
+        let path = self.collection.path();
+        self.watch.noted(&path, &note);
+        sum.notes.push((path, note));
     }
 
     fn keep(&self) -> Result<Kept> {

@@ -103,6 +103,15 @@ class Removed(TypedDict):
     bytes_stored: int
 
 
+class PushedVersion(TypedDict):
+    """A snapshot that was pushed of a version."""
+
+    remote: str
+    """The UUID of the remote."""
+    collection: str
+    snapshot: int
+
+
 class Version(TypedDict):
     """A version of a collection."""
 
@@ -115,6 +124,7 @@ class Version(TypedDict):
     """Bytes beside the present state and the later versions."""
     changed: int | None
     """Bytes that differ from the version before."""
+    pushed: list[PushedVersion]
 
 
 class Compared(TypedDict, total=False):

@@ -30,7 +30,7 @@ use crate::remote::push::differences::{DifferenceOf, Previous};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{Parameters, Variants};
 use crate::remote::push::send::{KnownPieces, Sender};
-use crate::store::{Canonical, Choice, Collection, Frozen, PushPlace, Recode};
+use crate::store::{Canonical, Choice, Collection, Frozen, NotedPush, PushPlace, Recode};
 
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
 const BUSY_MAX: Duration = Duration::from_secs(5);
@@ -82,6 +82,7 @@ pub fn push_within(
     let named = CollectionName::new(&parameters.tenant, &parameters.collection);
     let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref(), parameters.may.force)?;
     let place = PushPlace { remote: remote.id(), named };
+    let state = canonical.state_digest()?;
     if let Some(found) =
         newest.as_ref().filter(|_| clone.as_ref().is_none_or(|clone| !clone.is_under_its_name))
     {
@@ -110,7 +111,8 @@ pub fn push_within(
             );
         }
         // The snapshot may be that of another store with the same state.
-        if let Err(error) = canonical.note_push(place, manifest.push) {
+        let made = NotedPush { push: manifest.push, snapshot: manifest.number, state };
+        if let Err(error) = canonical.note_push(place, &made) {
             log::warn!("the push is not noted: {error}");
         }
         if let Some(clone) = clone {
@@ -159,7 +161,7 @@ pub fn push_within(
     if let Some(clone) = &mut clone {
         clone.begin(&canonical, parameters.push)?;
     }
-    canonical.note_push(place, parameters.push)?;
+    canonical.note_push(place, &NotedPush { push: parameters.push, snapshot: 0, state })?;
     let made = create_manifest(remote, manifest, signer, elapsed)?;
     ended(&made, clone);
     let (pieces_sent, bytes_sent) = (sent.pieces.into_inner(), sent.bytes.into_inner() as u64);

@@ -22,7 +22,6 @@ pub(in crate::store) mod open;
 pub(in crate::store) mod open_object;
 pub(in crate::store) mod pinned_copies;
 pub(in crate::store) mod place;
-pub(in crate::store) mod push_file;
 pub(in crate::store) mod read_gate;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod recover;
@@ -302,6 +301,7 @@ impl Collection {
     /// opened again.
     pub fn remove_data_file(&self, id: u64) {
         self.files.remove_data_file(id);
+        self.meter.data_file_gone();
     }
 
     /// The hash of a batch's present content. `compute` reads the whole batch and runs once a version.

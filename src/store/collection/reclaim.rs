@@ -287,7 +287,7 @@ impl Collection {
         if is_held || self.state.read().has_extent(extent.file) {
             return;
         }
-        self.files.remove_data_file(extent.file);
+        self.remove_data_file(extent.file);
         holes.removed.insert(extent.file);
     }
 }

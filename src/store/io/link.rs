@@ -8,10 +8,11 @@ use std::sync::Arc;
 use crate::model::{Progress, Result};
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
-use crate::store::disk::{File, FileAttributes, Open};
+use crate::store::disk::{File, Open};
 use crate::store::link_candidates::{Sample, SharedName, is_shared};
 use crate::store::object::Object;
 use crate::store::upstream::cloned_file;
+use crate::store::version_list::Names;
 
 /// If two files differ, mostly one of this many samples does.
 const SAMPLES: u64 = 16;
@@ -85,7 +86,7 @@ impl Collection {
         {
             return Ok(Some((number, file.clone())));
         }
-        self.files.remove_data_file(number);
+        self.remove_data_file(number);
         Ok(None)
     }
 
@@ -113,8 +114,8 @@ impl Collection {
         if is_needed { left } else { 0 }
     }
 
-    /// Number and bytes of the data files with further names, and the saved bytes if each name counts
-    /// alike.
+    /// Number and bytes of the data files with further names, but those of versions, and the saved bytes if each
+    /// name counts alike.
     pub fn shared_bytes(&self) -> Shared {
         let mut numbers: Vec<u64> = {
             let state = self.state();
@@ -123,11 +124,12 @@ impl Collection {
         };
         numbers.sort_unstable();
         numbers.dedup();
+        let versions = Names::of_versions(&**self.files.disk(), self.place());
         let mut shared = Shared::default();
         numbers
             .into_iter()
             .filter_map(|number| self.data_file(number).ok())
-            .for_each(|file| shared.count(&*file));
+            .for_each(|file| shared.count(&*file, &versions));
         shared
     }
 }
@@ -144,9 +146,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Counts a data file if it has further names.
-    pub(in crate::store) fn count(&mut self, file: &dyn File) {
-        let (Ok(FileAttributes { links, .. }), Ok(len)) = (file.attributes(), file.len()) else { return };
+    /// Counts a data file if it has further names than those of `versions`.
+    pub(in crate::store) fn count(&mut self, file: &dyn File, versions: &Names) {
+        let (Ok(attributes), Ok(len)) = (file.attributes(), file.len()) else { return };
+        let links = attributes.links.saturating_sub(versions.number(&attributes));
         if links > 1 {
             self.files += 1;
             self.bytes += len;

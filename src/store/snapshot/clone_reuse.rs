@@ -9,12 +9,12 @@ use crate::format::snapshot::manifest::{FileExtent, FileKind, Manifest, Manifest
 use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::clones::{CloneSource, SharedFile};
-use crate::store::collection::push_file::{PushPlace, note_push, pushes};
 use crate::store::disk::File;
 use crate::store::disk::change::Change;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
-use crate::store::snapshot::canonical::Canonical;
+use crate::store::push_file::{NotedPush, PushPlace, note_push, pushes};
+use crate::store::snapshot::canonical::{Canonical, log_of};
 use crate::store::snapshot::payloads::{CanonicalFile, Payload, Source};
 use crate::store::space::slots::SLOT_ALIGN;
 
@@ -37,13 +37,20 @@ impl Canonical {
     /// The numbers of the pushes of this collection to a place.
     pub fn pushes(&self, place: PushPlace<'_>) -> Result<Vec<u128>> {
         let files = &self.still().files;
-        pushes(files, place).map_err(|error| Error::io(files.path(), error))
+        let found = pushes(&**files.disk(), files.path(), place);
+        found.map_err(|error| Error::io(files.path(), error))
     }
 
     /// Notes a push of this collection, durably.
-    pub fn note_push(&self, place: PushPlace<'_>, push: u128) -> Result<()> {
+    pub fn note_push(&self, place: PushPlace<'_>, push: &NotedPush) -> Result<()> {
         let files = &self.still().files;
-        note_push(files, place, push).map_err(|error| Error::io(files.path(), error))
+        let noted = note_push(&**files.disk(), files.path(), place, push);
+        noted.map_err(|error| Error::io(files.path(), error))
+    }
+
+    /// BLAKE3 of the log as it is for the own store, by which pushes and versions of a state are found.
+    pub fn state_digest(&self) -> Result<[u8; 32]> {
+        Ok(*blake3::hash(&log_of(self.state(), self.still().identity.store())?).as_bytes())
     }
 
     /// The piece of the remote with the bytes of these stretches of a file, known without reading them.

@@ -20,8 +20,13 @@ use crate::store::state::node::Node;
 /// The name of an object: the path of its file and its own name, or its place among the nameless ones.
 type Key = (Vec<u8>, String, u32);
 
-/// The places of exact bytes in the files of a snapshot.
-pub struct StoredObjects(HashMap<Key, Vec<StoredRun>>);
+/// The places of payloads in the files of a snapshot.
+pub struct StoredObjects {
+    /// Exact bytes, by the names of objects.
+    exact: HashMap<Key, Vec<StoredRun>>,
+    /// Encoded payloads, by their checksums and lengths. Two may agree in both, so a user compares the bytes.
+    encoded: HashMap<(u32, u64), StoredPlace>,
+}
 
 /// Consecutive bytes of an object in a file of a snapshot.
 #[derive(Clone, Copy)]
@@ -40,6 +45,8 @@ pub struct Content {
     pub dtype: Dtype,
     /// The object whose exact bytes they are, and the offset in it.
     object: Option<(Key, u64)>,
+    /// The checksum of the encoded payload that they are.
+    checksum: Option<u32>,
 }
 
 impl Content {
@@ -77,21 +84,23 @@ impl StoredObjects {
         if let Some(damage) = replayed.damage {
             return Err(Error::corrupt(format!("the log of a snapshot: {}", damage.reason)));
         }
-        let (state, mut found) = (replayed.state, HashMap::new());
+        let (state, mut exact, mut encoded) = (replayed.state, HashMap::new(), HashMap::new());
         for (id, key) in keys(&state) {
             if let Some(object) = state.object(id) {
-                found.insert(key, runs(object));
+                exact.insert(key, runs(object));
+                encoded.extend(encoded_payloads(object));
             }
         }
-        Ok(StoredObjects(found))
+        Ok(StoredObjects { exact, encoded })
     }
 
     /// The places of the bytes that an earlier state had where `content` is now, in order.
     pub fn places(&self, content: &Content) -> Vec<StoredRange> {
         let Some((key, begin)) = &content.object else {
-            return vec![StoredRange { len: content.len, place: None }];
+            let place = content.checksum.and_then(|checksum| self.encoded.get(&(checksum, content.len)));
+            return vec![StoredRange { len: content.len, place: place.copied() }];
         };
-        let runs = self.0.get(key).map(Vec::as_slice).unwrap_or_default();
+        let runs = self.exact.get(key).map(Vec::as_slice).unwrap_or_default();
         let (mut at, end, mut found) = (*begin, begin.saturating_add(content.len), Vec::new());
         let first = runs.partition_point(|run| run.at.saturating_add(run.len) <= at);
         for run in runs.iter().skip(first).take_while(|run| run.at < end) {
@@ -121,7 +130,7 @@ impl Canonical {
         names: &ObjectNames,
     ) -> Vec<Content> {
         let mut found = Vec::new();
-        let opaque = |len| Content { len, dtype: Dtype::U8, object: None };
+        let opaque = |len| Content { len, dtype: Dtype::U8, object: None, checksum: None };
         for stretch in stretches {
             let mut at = stretch.start;
             let first = file.sources.partition_point(|source| source.offset.saturating_add(source.len) <= at);
@@ -134,6 +143,7 @@ impl Canonical {
                 let len = source.offset.saturating_add(source.len).min(stretch.end) - at;
                 let skip = at - source.offset;
                 at += len;
+                let mut checksum = None;
                 let exact = match (source.payload, self.object(source.object)) {
                     (Payload::Block(index), Some(object)) => {
                         let layout = object.logged_layout();
@@ -141,13 +151,15 @@ impl Canonical {
                         let tier = block.map(|block| block.stored.tier);
                         let is_exact = tier == Some(Tier::Exact)
                             || (tier == Some(Tier::Absent) && file.kind == FileKind::Data);
+                        let is_whole = !is_exact && len == source.len;
+                        checksum = block.filter(|_| is_whole).map(|block| block.stored.checksum);
                         is_exact.then(|| (object, layout.start(index).saturating_add(skip)))
                     }
                     _ => None,
                 };
                 let named = exact.and_then(|(object, at)| Some((object, names.0.get(&object.entry.id)?, at)));
                 let Some((object, key, begin)) = named else {
-                    found.push(opaque(len));
+                    found.push(Content { checksum, ..opaque(len) });
                     continue;
                 };
                 match found.last_mut() {
@@ -157,7 +169,8 @@ impl Canonical {
                         *before += len;
                     }
                     _ => {
-                        found.push(Content { len, dtype: object.dtype(), object: Some((key.clone(), begin)) })
+                        let (dtype, object) = (object.dtype(), Some((key.clone(), begin)));
+                        found.push(Content { dtype, object, ..opaque(len) });
                     }
                 }
             }
@@ -192,6 +205,20 @@ fn keys(state: &State) -> HashMap<ObjectId, Key> {
             let place = if name.is_some() { 0 } else { nameless };
             nameless += u32::from(name.is_none());
             found.entry(*id).or_insert_with(|| (path.clone(), name.unwrap_or_default(), place));
+        }
+    }
+    found
+}
+
+/// The encoded payloads of an object of a canonical state.
+fn encoded_payloads(object: &Object) -> Vec<((u32, u64), StoredPlace)> {
+    let mut found = Vec::new();
+    for (_, block) in object.blocks.read().pieces(object.logged_layout()) {
+        let stored = block.stored;
+        if stored.tier != Tier::Exact && stored.has_slot() {
+            let (kind, number) = (FileKind::Tier, u64::from(stored.tier.byte()));
+            let place = StoredPlace { kind, number, offset: stored.offset };
+            found.push(((stored.checksum, u64::from(stored.len)), place));
         }
     }
     found

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use crate::codec::ladder::Scratch;
 use crate::format::cursor::Reader;
 use crate::format::version::{CHUNK_BYTES, Stretch, VersionDifference};
+use crate::format::version_description::Description;
 use crate::format::zstandard;
 use crate::model::{CollectionName, Dtype, Error, ErrorKind, Progress, Result};
 use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
@@ -22,10 +23,11 @@ use crate::store::snapshot::canonical::Canonical;
 use crate::store::snapshot::freeze::Frozen;
 use crate::store::snapshot::payloads::CanonicalFile;
 use crate::store::snapshot::stored_objects::{ObjectNames, StoredObjects};
+use crate::store::space::slots::SLOT_ALIGN;
 use crate::store::store::Store;
-use crate::store::version_disk::{DIFFERENCE, PACKED, PACKED_LOG_MAX, VersionDisk, version_name};
+use crate::store::version_disk::{DIFFERENCE, DRAFT, PACKED, PACKED_LOG_MAX, VersionDisk, version_name};
 use crate::store::version_list::{
-    Description, Names, Stored, bytes_of_versions, directory, file_name, head_of, numbers, stored,
+    Names, Stored, directory, file_name, head_of, numbers, read_description, stored, write_description,
 };
 
 /// Files with less than this stay whole: a difference would save little.
@@ -52,6 +54,8 @@ struct Compared {
     names: ObjectNames,
     next: StoredObjects,
     disk: VersionDisk,
+    /// The longest chain of differences that leads to each file of the earlier version.
+    chains: HashMap<String, Chain>,
 }
 
 /// A difference that was made.
@@ -68,12 +72,13 @@ impl Store {
         let done = self.shrink_each(place, progress);
         self.close_unused_versions();
         if let Ok(collection) = self.opened(place.tenant, place.name) {
-            collection.meter().set_aside(bytes_of_versions(&*self.disk, place));
+            collection.meter().versions_changed();
         }
         done
     }
 
     fn shrink_each(&self, place: CollectionName<'_>, progress: &dyn Progress) -> Result<()> {
+        self.remove_unfinished(place)?;
         let numbers = numbers(&*self.disk, place)?;
         let Some((_, earlier)) = numbers.split_last() else { return Ok(()) };
         let mut names = Names::default();
@@ -95,7 +100,7 @@ impl Store {
     fn shrink_one(&self, of: &Neighbours<'_>, names: &Names, progress: &dyn Progress) -> Result<()> {
         let disk = &*self.disk;
         let (own, next) = (directory(of.place, of.older), directory(of.place, of.newer));
-        let description = Description::read(disk, &own)?;
+        let description = read_description(disk, &own)?;
         let files = stored(disk, &own)?;
         let may_shrink = |file: &&Stored| {
             !file.is_difference
@@ -104,7 +109,7 @@ impl Store {
                 && !description.keyframes.contains(&file.name)
         };
         self.pack_log(&own)?;
-        let is_counted = Description::read(disk, &next)?.changed.is_some();
+        let is_counted = read_description(disk, &next)?.changed.is_some();
         if is_counted && !files.iter().any(|file| may_shrink(&file)) {
             return Ok(());
         }
@@ -131,8 +136,8 @@ impl Store {
             }
         }
         if !is_counted {
-            let described = Description::read(disk, &next)?;
-            Description { changed: Some(changed), ..described }.write(disk, &next)?;
+            let described = read_description(disk, &next)?;
+            write_description(disk, &next, &Description { changed: Some(changed), ..described })?;
         }
         Ok(())
     }
@@ -155,9 +160,9 @@ impl Store {
                 Ok(head.changed)
             }
             (head, false) => {
-                let mut description = Description::read(disk, &own)?;
+                let mut description = read_description(disk, &own)?;
                 description.keyframes.push(name.to_owned());
-                description.write(disk, &own)?;
+                write_description(disk, &own, &description)?;
                 Ok(head.changed)
             }
         }
@@ -173,7 +178,7 @@ impl Store {
         name: &str,
     ) -> Result<(VersionDifference, bool)> {
         let disk = &*self.disk;
-        let draft = format!("{}/{name}{DIFFERENCE}.new", directory(of.place, of.older));
+        let draft = format!("{}/{name}{DIFFERENCE}{DRAFT}", directory(of.place, of.older));
         let failed = |error: io::Error| Error::io(format!("writing {draft}"), error);
         remove_if_present(disk, &draft).map_err(failed)?;
         let made = self.write_difference(of, compared, file, name);
@@ -195,18 +200,16 @@ impl Store {
         let disk = &*self.disk;
         let (own, next) = (directory(of.place, of.older), directory(of.place, of.newer));
         let path = format!("{own}/{name}{DIFFERENCE}");
-        let draft = format!("{path}.new");
+        let draft = format!("{path}{DRAFT}");
         let failed = |error: io::Error| Error::io(format!("writing {draft}"), error);
         let to = disk.open(&draft, Open::Create).map_err(failed)?;
         let whole: u64 = file.pieces().iter().flatten().map(|stretch| stretch.end - stretch.start).sum();
         let bytes_max = whole / LARGEST_SHARE;
-        let Made { mut head, bytes } = compared.make(of.newer, file, &next, Some((&*to, bytes_max)))?;
-        let (chain_files, chain_bytes) = self.chain_to(of, name)?;
-        head.chain_files = chain_files.saturating_add(1);
-        head.chain_bytes = chain_bytes.saturating_add(bytes);
+        let Made { head, bytes } = compared.make(of.newer, file, &next, Some((&*to, bytes_max)))?;
+        let chain = compared.chains.get(name).copied().unwrap_or_default();
         let is_small = bytes <= bytes_max
-            && head.chain_bytes <= whole / LARGEST_CHAIN_SHARE
-            && head.chain_files <= CHAIN_FILES_MAX;
+            && chain.bytes.saturating_add(bytes) <= whole / LARGEST_CHAIN_SHARE
+            && chain.files < CHAIN_FILES_MAX;
         if !is_small {
             return Ok((head, false));
         }
@@ -250,45 +253,26 @@ impl Store {
             if self.made_difference(of, &compared, file, &name)?.1 {
                 continue;
             }
-            let (path, draft) = (format!("{own}/{name}"), format!("{own}/{name}.new"));
+            let (path, draft) = (format!("{own}/{name}"), format!("{own}/{name}{DRAFT}"));
             let failed = |error| Error::io(format!("writing {path}"), error);
             remove_if_present(disk, &draft).map_err(failed)?;
             self.copy_file(&compared.canonical, file, &draft)?;
             disk.rename(&draft, &path).map_err(failed)?;
             disk.sync_directory(&own).map_err(failed)?;
             disk.remove_file(&format!("{path}{DIFFERENCE}")).map_err(failed)?;
-            let mut description = Description::read(disk, &own)?;
+            let mut description = read_description(disk, &own)?;
             description.keyframes.push(name);
-            description.write(disk, &own)?;
+            write_description(disk, &own, &description)?;
         }
         Ok(())
-    }
-
-    /// The longest chain of differences that leads to a file of a version: how many, and their bytes.
-    fn chain_to(&self, of: &Neighbours<'_>, name: &str) -> Result<(u32, u64)> {
-        let disk = &*self.disk;
-        let (mut longest, mut bytes) = (0, 0);
-        for before in numbers(disk, of.place)?.into_iter().take_while(|number| *number < of.older) {
-            let before = directory(of.place, before);
-            for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
-                let head = head_of(disk, &before, &file.name)?;
-                let leads_here = |head: &VersionDifference| {
-                    head.next == of.older && head.bases.iter().any(|base| base == name)
-                };
-                if let Some(head) = head.filter(leads_here) {
-                    longest = longest.max(head.chain_files);
-                    bytes = bytes.max(head.chain_bytes);
-                }
-            }
-        }
-        Ok((longest, bytes))
     }
 
     fn compared(&self, of: &Neighbours<'_>) -> Result<Compared> {
         let canonical = self.canonical_version(of.place, of.older)?;
         let names = canonical.object_names();
         let next = StoredObjects::of_log(&self.log_of_version(of.place, of.newer)?, self.id())?;
-        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk) })
+        let chains = chains_to(&*self.disk, of)?;
+        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk), chains })
     }
 
     fn canonical_version(&self, place: CollectionName<'_>, number: u64) -> Result<Canonical> {
@@ -310,7 +294,7 @@ impl Store {
         }
         let mut bytes = vec![0; len as usize];
         log.read_exact_at(&mut bytes, 0).map_err(failed)?;
-        let (packed, draft) = (format!("{path}{PACKED}"), format!("{path}{PACKED}.new"));
+        let (packed, draft) = (format!("{path}{PACKED}"), format!("{path}{PACKED}{DRAFT}"));
         replace_file(disk, &draft, &packed, &zstandard::encode(&bytes)).map_err(failed)?;
         disk.remove_file(&path).map_err(failed)
     }
@@ -377,7 +361,7 @@ impl Compared {
                     }
                     None => None,
                 };
-                stretches.push(Stretch { len: range.len, dtype: content.dtype, base });
+                add(&mut stretches, Stretch { len: range.len, dtype: content.dtype, base });
             }
         }
         let chunks: u64 = stretches.iter().map(Stretch::chunks).sum();
@@ -425,6 +409,52 @@ impl Compared {
     fn disk_open(&self, path: &str) -> Result<Arc<dyn File>> {
         self.disk.open(path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))
     }
+}
+
+/// Adds a stretch behind others: to the last one if it goes on in the base, also behind a short gap of both, which slots have.
+fn add(stretches: &mut Vec<Stretch>, next: Stretch) {
+    let goes_on = |one: &Stretch, gap: u64| match (one.base, next.base) {
+        (Some((one_base, at)), Some((base, next_at))) => {
+            one.dtype == next.dtype && one_base == base && at.checked_add(one.len + gap) == Some(next_at)
+        }
+        _ => false,
+    };
+    match stretches.as_mut_slice() {
+        [.., last] if goes_on(last, 0) => last.len += next.len,
+        [.., last, gap] if gap.base.is_none() && gap.len < SLOT_ALIGN && goes_on(last, gap.len) => {
+            last.len += gap.len + next.len;
+            stretches.pop();
+        }
+        _ => stretches.push(next),
+    }
+}
+
+/// Differences that lead to a file, one after the other.
+#[derive(Clone, Copy, Default)]
+struct Chain {
+    files: u32,
+    bytes: u64,
+}
+
+/// The longest chains of differences that lead to the files of a version. They count versions that are there: a version
+/// does not know which were removed.
+fn chains_to(disk: &dyn Disk, of: &Neighbours<'_>) -> Result<HashMap<String, Chain>> {
+    let mut chains: HashMap<u64, HashMap<String, Chain>> = HashMap::new();
+    // A difference leads to a later version, so the chains to it are known before its own.
+    for number in numbers(disk, of.place)?.into_iter().take_while(|number| *number < of.older) {
+        let (before, own) = (directory(of.place, number), chains.remove(&number).unwrap_or_default());
+        for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
+            let Some(head) = head_of(disk, &before, &file.name)? else { continue };
+            let chain = own.get(&file.name).copied().unwrap_or_default();
+            let (files, bytes) = (chain.files.saturating_add(1), chain.bytes.saturating_add(file.bytes));
+            let next = chains.entry(head.next).or_default();
+            for base in head.bases {
+                let longest = next.entry(base).or_default();
+                *longest = Chain { files: longest.files.max(files), bytes: longest.bytes.max(bytes) };
+            }
+        }
+    }
+    Ok(chains.remove(&of.older).unwrap_or_default())
 }
 
 /// The payloads of the chunks of a stretch, and the bytes of elements that differ. Each payload is tried before it counts.

@@ -1,21 +1,24 @@
 //! Makes a version of the present state of a collection.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::FileKind;
+use crate::format::version_description::Description;
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::store::clock::now_nanoseconds;
 use crate::store::collection::Collection;
 use crate::store::disk::{Open, without_zeros, write_new};
 use crate::store::log::LOG_NAME;
+use crate::store::quota::{Reserved, Use};
 use crate::store::snapshot::canonical::{Canonical, log_of};
 use crate::store::snapshot::freeze::{Frozen, copied};
 use crate::store::snapshot::payloads::CanonicalFile;
 use crate::store::store::Store;
-use crate::store::version_disk::{UNFINISHED, VERSIONS};
-use crate::store::version_list::{Description, bytes_of_versions, directory, file_name, numbers};
+use crate::store::version_disk::{DIFFERENCE, DRAFT, UNFINISHED, VERSIONS, number_of};
+use crate::store::version_list::{directory, file_name, numbers, read_description, write_description};
 
 /// Bytes of a file that are copied at a time.
 const STEP_BYTES: u64 = 8 << 20;
@@ -29,8 +32,20 @@ pub struct Kept {
     pub is_new: bool,
 }
 
+/// A version that is being made.
+struct Draft<'a> {
+    place: CollectionName<'a>,
+    canonical: &'a Canonical,
+    /// Its directory, and that of the version before.
+    path: &'a str,
+    previous: Option<String>,
+    /// Bytes of the files that are copies.
+    copied: u64,
+}
+
 impl Store {
     /// Keeps the present state of a collection as a version, durably, unless the newest version is that state.
+    /// `Quota` if its copies exceed a limit;
     /// `NotSupported` if the collection is a clone, or has bytes that lie in files outside the store or are differences
     /// from another collection; `Busy` while a file is being cut.
     pub fn keep_version(&self, collection: &Arc<Collection>) -> Result<Kept> {
@@ -46,7 +61,7 @@ impl Store {
         let newest = numbers(&*self.disk, place)?.last().copied();
         // One whose description cannot be read is another state.
         let is_that_state = |number: &u64| {
-            let described = Description::read(&*self.disk, &directory(place, *number));
+            let described = read_description(&*self.disk, &directory(place, *number));
             described.is_ok_and(|described| described.state == state)
         };
         if let Some(number) = newest.filter(is_that_state) {
@@ -59,7 +74,11 @@ impl Store {
         for directory in [format!("{place}/{VERSIONS}"), draft.clone()] {
             self.disk.create_directory(&directory).map_err(failed)?;
         }
-        if let Err(error) = self.keep_files(&canonical, place, &draft) {
+        let previous = newest.map(|number| directory(place, number));
+        let draft_of = Draft { place, canonical: &canonical, path: &draft, previous, copied: 0 };
+        // The copies count in quotas before they are made.
+        let mut held = collection.meter().reserve(Use::default())?;
+        if let Err(error) = self.keep_files(draft_of, &mut held) {
             self.remove_unfinished(place)
                 .unwrap_or_else(|left| log::warn!("the next version removes the remains: {left}"));
             return Err(error);
@@ -67,14 +86,14 @@ impl Store {
         let bytes = collection.state().used().logical;
         let created_at = u64::try_from(now_nanoseconds()).unwrap_or(0);
         let description = Description { created_at, bytes, state, ..Description::default() };
-        description.write(&*self.disk, &draft)?;
+        write_description(&*self.disk, &draft, &description)?;
         let made = self.disk.sync_directory(&draft).and_then(|()| {
             self.disk.rename(&draft, &directory(place, number))?;
             self.disk.sync_directory(&format!("{place}/{VERSIONS}"))?;
             self.disk.sync_directory(&place.to_string())
         });
         made.map_err(failed)?;
-        collection.meter().set_aside(bytes_of_versions(&*self.disk, place));
+        collection.meter().versions_changed();
         Ok(Kept { number, is_new: true })
     }
 
@@ -91,33 +110,53 @@ impl Store {
         Ok(())
     }
 
-    fn keep_files(&self, canonical: &Canonical, place: CollectionName<'_>, draft: &str) -> Result<()> {
-        for file in canonical.files() {
-            self.keep_file(canonical, file, place, draft)?;
+    fn keep_files(&self, mut draft: Draft<'_>, held: &mut Reserved) -> Result<()> {
+        for file in draft.canonical.files() {
+            self.keep_file(&mut draft, file, held)?;
         }
-        self.keep_log(canonical, draft)
+        self.keep_log(draft.canonical, draft.path)
     }
 
-    /// Gives a version a file: another name of a data file, or a copy.
-    fn keep_file(
-        &self,
-        canonical: &Canonical,
-        file: &CanonicalFile,
-        place: CollectionName<'_>,
-        draft: &str,
-    ) -> Result<()> {
+    /// Gives a version a file: another name of a data file or of an equal file of the version before, or a copy.
+    fn keep_file(&self, draft: &mut Draft<'_>, file: &CanonicalFile, held: &mut Reserved) -> Result<()> {
         let Some(name) = file_name(file.kind, file.number) else { return Ok(()) };
-        let path = format!("{draft}/{name}");
-        if file.kind == FileKind::Data {
-            // The hold keeps the file; from now on it has two names, so it is not changed in place.
-            let from = format!("{place}/data/{name}");
-            let linked = self.services.sharing().while_unchanged(|| self.disk.link(&from, &path));
-            match linked {
-                Ok(()) => return Ok(()),
-                Err(error) => log::debug!("{path} is a copy: {error}"),
+        let path = format!("{}/{name}", draft.path);
+        let linked = match &draft.previous {
+            _ if file.kind == FileKind::Data => {
+                // The hold keeps the file; from now on it has two names, so it is not changed in place.
+                let from = format!("{}/data/{name}", draft.place);
+                self.services.sharing().while_unchanged(|| self.disk.link(&from, &path))
             }
+            Some(previous) if self.is_in(draft.canonical, file, &format!("{previous}/{name}"))? => {
+                self.disk.link(&format!("{previous}/{name}"), &path)
+            }
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        let Err(error) = linked else { return Ok(()) };
+        log::debug!("{path} is a copy: {error}");
+        draft.copied = draft.copied.saturating_add(file.bytes);
+        held.set(Use { stored: draft.copied, ..Use::default() })?;
+        self.copy_file(draft.canonical, file, &path)
+    }
+
+    /// Whether the file at a path, which never changes, has the bytes of a canonical file.
+    fn is_in(&self, canonical: &Canonical, file: &CanonicalFile, path: &str) -> Result<bool> {
+        let opened = self.disk.open(path, Open::Read);
+        let Ok(before) = opened.and_then(|before| before.len().map(|len| (before, len))) else {
+            return Ok(false);
+        };
+        let (before, len) = before;
+        let (mut at, mut now, mut then) = (0, Vec::new(), Vec::new());
+        while at < file.bytes && len == file.bytes {
+            let end = file.bytes.min(at + STEP_BYTES);
+            canonical.read(file, std::slice::from_ref(&(at..end)), &mut now)?;
+            then.resize(now.len(), 0);
+            if before.read_exact_at(&mut then, at).is_err() || now != then {
+                return Ok(false);
+            }
+            at = end;
         }
-        self.copy_file(canonical, file, &path)
+        Ok(len == file.bytes)
     }
 
     /// Writes a canonical file, durably apart from its name.
@@ -157,8 +196,30 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             listed => listed.map_err(|error| Error::io(format!("listing {path}"), error))?,
         };
-        for entry in listed.iter().filter(|entry| entry.name.starts_with(UNFINISHED)) {
-            self.remove_tree(&format!("{path}/{}", entry.name))?;
+        for entry in listed.iter().filter(|entry| entry.is_directory) {
+            let below = format!("{path}/{}", entry.name);
+            if entry.name.starts_with(UNFINISHED) {
+                self.remove_tree(&below)?;
+            } else if number_of(&entry.name).is_some() {
+                self.remove_drafts(&below)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Removes the drafts of files in the directory of a version, and differences of files that are there whole.
+    fn remove_drafts(&self, directory: &str) -> Result<()> {
+        let failed = |error| Error::io(format!("removing drafts from {directory}"), error);
+        let listed = self.disk.list(directory).map_err(failed)?;
+        let names: HashSet<&str> = listed.iter().map(|entry| entry.name.as_str()).collect();
+        let is_left = |name: &&str| {
+            let whole = name.strip_suffix(DIFFERENCE);
+            name.ends_with(DRAFT) || whole.is_some_and(|whole| names.contains(whole))
+        };
+        for name in names.iter().copied().filter(is_left) {
+            self.disk.remove_file(&format!("{directory}/{name}")).map_err(failed)?;
         }
         Ok(())
     }

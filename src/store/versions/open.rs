@@ -1,16 +1,18 @@
 //! Opens, lists and removes versions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, check_label};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
 use crate::store::disk::Disk;
 use crate::store::quota::{Limits, Meter};
+use crate::store::relocation::CLOSE_WAIT;
 use crate::store::repair::set_aside::open_collection;
 use crate::store::store::Store;
 use crate::store::version_disk::{UNFINISHED, VERSIONS, VersionDisk, version_name};
-use crate::store::version_list::{bytes_of_versions, directory, numbers};
+use crate::store::version_list::{directory, numbers, read_description};
 use crate::store::versions::differences::Neighbours;
 
 impl Store {
@@ -55,18 +57,33 @@ impl Store {
         }
     }
 
+    /// Fails if the file `version.toml` of a version cannot be read. The version reads without it.
+    pub fn check_version(&self, place: CollectionName<'_>, number: u64) -> Result<()> {
+        read_description(&*self.disk, &directory(place, number)).map(drop)
+    }
+
     /// The numbers of the versions of a collection, ascending.
     pub fn version_numbers(&self, place: CollectionName<'_>) -> Result<Vec<u64>> {
         numbers(&*self.disk, place)
     }
 
     /// Removes a version, durably. Earlier ones that are differences from it become differences from the next. `NotFound`
-    /// if there is none with this number, `Busy` if a file of a version is open, `Invalid` for the newest: its number must
-    /// not be given twice.
+    /// if there is none with this number, `Busy` if a file of it or of an earlier one is open, `Invalid` for the newest: its
+    /// number must not be given twice.
     pub fn remove_version(&self, place: CollectionName<'_>, number: u64) -> Result<()> {
+        let _making = self.versions.making.lock();
+        self.remove_version_within(place, number, CLOSE_WAIT)
+    }
+
+    /// As [`remove_version`](Self::remove_version), while the caller holds [`Versions::making`]. Waits so long for users.
+    fn remove_version_within(
+        &self,
+        place: CollectionName<'_>,
+        number: u64,
+        patience: Duration,
+    ) -> Result<()> {
         let collection = self.collection(place.tenant, place.name)?;
         collection.check_writable()?;
-        let _making = self.versions.making.lock();
         let disk = &*self.disk;
         let numbers = numbers(disk, place)?;
         let Some(index) = numbers.iter().position(|known| *known == number) else {
@@ -78,7 +95,8 @@ impl Store {
             );
             return Err(Error::invalid(text));
         };
-        self.close_versions(place)?;
+        // Later ones need no file of it.
+        self.close_versions(place, number, patience)?;
         self.remove_unfinished(place)?;
         // A removal that was interrupted may have left any earlier version as a difference from this one.
         for before in numbers.iter().take(index) {
@@ -88,28 +106,61 @@ impl Store {
         let renamed =
             disk.rename(&old, &gone).and_then(|()| disk.sync_directory(&format!("{place}/{VERSIONS}")));
         renamed.map_err(|error| Error::io(format!("removing {old}"), error))?;
-        self.forget_versions(place);
+        self.forget_versions(place, number);
         self.services.invalidate_all_names();
         // It has no name any more. The next step removes the remains of a failure.
         if let Err(error) = self.remove_tree(&gone) {
             log::warn!("{old} was removed, but some of its files remain: {error}");
         }
-        collection.meter().set_aside(bytes_of_versions(disk, place));
+        collection.meter().versions_changed();
         Ok(())
     }
 
-    /// Removes the oldest versions, until `count` are left or one is in use. Returns how many were removed.
-    pub fn keep_last_versions(&self, place: CollectionName<'_>, count: u64) -> Result<u64> {
+    /// Removes the oldest versions, until `count` are left. One that is in use stays, with those behind it, until nobody
+    /// uses it; then the error that says so is returned.
+    pub fn keep_last_versions(&self, place: CollectionName<'_>, count: u64) -> Result<Option<Error>> {
+        let _making = self.versions.making.lock();
         let numbers = numbers(&*self.disk, place)?;
         let surplus = (numbers.len() as u64).saturating_sub(count.max(1));
-        let mut removed = 0;
-        for number in numbers.into_iter().take(surplus as usize) {
-            match self.remove_version(place, number) {
-                Err(error) if error.kind() == ErrorKind::Busy => break,
+        let Some(first) = numbers.get(surplus as usize).filter(|_| surplus > 0) else { return Ok(None) };
+        let left = self.remove_versions_before(place, *first, CLOSE_WAIT)?;
+        if left.is_some() {
+            self.versions.surplus.lock().insert(place.owned(), *first);
+        }
+        Ok(left)
+    }
+
+    /// Removes the versions that were to go when nobody uses them.
+    pub(in crate::store) fn remove_surplus_versions(&self) {
+        let waiting = self.versions.surplus.lock().clone();
+        // While versions are made, others go the next time.
+        let Some(_making) = self.versions.making.try_lock().filter(|_| !waiting.is_empty()) else { return };
+        for (place, first) in waiting {
+            match self.remove_versions_before(place.borrowed(), first, Duration::ZERO) {
+                Ok(Some(_)) => {}
+                done => {
+                    if let Err(error) = done {
+                        log::warn!("{place}: versions before {first} stay: {error}");
+                    }
+                    self.versions.surplus.lock().remove(&place);
+                }
+            }
+        }
+    }
+
+    /// Removes the versions before one, the oldest first, until one is in use: the error says so.
+    fn remove_versions_before(
+        &self,
+        place: CollectionName<'_>,
+        first: u64,
+        patience: Duration,
+    ) -> Result<Option<Error>> {
+        for number in numbers(&*self.disk, place)?.into_iter().take_while(|number| *number < first) {
+            match self.remove_version_within(place, number, patience) {
+                Err(error) if error.kind() == ErrorKind::Busy => return Ok(Some(error)),
                 done => done?,
             }
-            removed += 1;
         }
-        Ok(removed)
+        Ok(None)
     }
 }

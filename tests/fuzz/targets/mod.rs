@@ -26,12 +26,13 @@ mod safetensors;
 mod shard_index;
 mod tensor_parallel;
 mod values;
+mod version;
 
 /// A target: its name, which is that of its corpus folder, and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 24] = [
     ("adapter_config", adapter_config::check),
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
@@ -55,6 +56,7 @@ pub const TARGETS: [Target; 23] = [
     ("tensor_parallel", tensor_parallel::check),
     ("torch", archives::check_torch),
     ("values", values::check),
+    ("version", version::check),
 ];
 
 /// Runs the target of this name.

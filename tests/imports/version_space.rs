@@ -1,0 +1,250 @@
+//! The space that versions take, and the remains of steps on them that were interrupted.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+use support::{
+    Place, Random, answer, container_of, fsck, put, refused, run as run_tierfs, tierfs, usage, wait_until,
+};
+
+use crate::versions::{NAME, Run, allocated};
+
+#[test]
+fn versions_that_are_gone_do_not_count_in_the_chain_of_differences() {
+    let run = Run::random(3);
+    for step in 1..=36 {
+        run.keep(1 + step % 3, &["--keep", "2"]);
+        let log = run.log();
+        let Some(older) = log.get(1) else { continue };
+        let (bytes, stored) = (older["bytes"].as_u64().unwrap(), older["bytes_stored"].as_u64().unwrap());
+        assert!(log.len() == 2 && stored * 8 < bytes, "after {step} imports: {older}");
+    }
+    let mounted = run.place.mount(&[]);
+    run.compare(&mounted, 35, 1 + 35 % 3);
+    mounted.unmount();
+    fsck(&run.place.store());
+}
+
+#[test]
+fn a_version_that_is_open_stays_with_a_note_until_it_is_closed() {
+    let run = Run::random(4);
+    run.keep(1, &[]);
+    run.keep(2, &[]);
+    let mounted = run.place.mount(&[]);
+    let open = fs::File::open(mounted.path("run/policy/.as/@1").join(NAME)).unwrap();
+    let kept = run.try_keep(3, &["--keep", "1"]);
+    assert!(kept.err.contains("versions/1 is in use"), "{kept:?}");
+    assert_eq!(run.numbers(), [3, 2, 1], "those behind it stay too");
+    let mut bytes = Vec::new();
+    (&open).read_to_end(&mut bytes).unwrap();
+    assert!(bytes == fs::read(run.step(1)).unwrap());
+    drop(open);
+    wait_until("the daemon has removed both", || run.numbers() == [3]);
+    run.compare(&mounted, 3, 3);
+    // A later version that is open keeps no earlier one.
+    run.keep(4, &[]);
+    let open = fs::File::open(mounted.path("run/policy/.as/@4").join(NAME)).unwrap();
+    let kept = run.try_keep(1, &["--keep", "2", "--json"]).json();
+    assert_eq!((&kept["version"], kept["notes"].as_array().unwrap().len()), (&5.into(), 0), "{kept}");
+    assert_eq!(run.numbers(), [5, 4]);
+    drop(open);
+    mounted.unmount();
+    fsck(&run.place.store());
+}
+
+#[test]
+fn bytes_that_only_versions_have_count_at_once_and_copies_before_they_are_made() {
+    let run = Run::random(2);
+    run.keep(1, &[]);
+    let mounted = run.place.mount(&[]);
+    let policy = mounted.path("run/policy");
+    let [_, bytes, _] = usage(&mounted, "run/policy");
+    put(&policy.join(".ctl/quota"), &format!("stored={}", bytes + 100_000)).unwrap();
+    fs::remove_file(policy.join(NAME)).unwrap();
+    wait_until("the present state has given up the file", || {
+        put(&mounted.path(".ctl/sync"), "now").unwrap();
+        !run.place
+            .path("store/run/policy/data")
+            .read_dir()
+            .unwrap()
+            .any(|entry| entry.unwrap().metadata().unwrap().len() > 1_000_000)
+    });
+    assert_eq!(usage(&mounted, "run/policy")[1], bytes - fs::metadata(run.step(1)).unwrap().len());
+    assert!(
+        usage(&mounted, "run/policy")[2] >= bytes,
+        "the version has them: {:?}",
+        usage(&mounted, "run/policy")
+    );
+    assert!(usage(&mounted, "run")[2] >= bytes, "the tenant counts them too");
+    refused(fs::write(policy.join("more"), vec![1; 200_000]), libc::EDQUOT);
+    put(&policy.join(".ctl/quota"), "stored=none").unwrap();
+    mounted.unmount();
+
+    // The copy of encoded tensors.
+    run.place.import("run/encoded", &[&run.prepare(2)], &["--tier", "q8:all"]);
+    let mounted = run.place.mount(&[]);
+    let [_, _, stored] = usage(&mounted, "run/encoded");
+    put(&mounted.path("run/encoded/.ctl/quota"), &format!("stored={}", stored + 50_000)).unwrap();
+    let mut import = tierfs();
+    import.arg("import").arg(run.place.store()).arg("run/encoded").arg(run.place.path("checkpoint"));
+    answer(import.arg("--previous")).failed(1, &["quota"]);
+    assert_eq!(usage(&mounted, "run/encoded")[2], stored);
+    assert_eq!(support::names(&run.place.path("store/run/encoded/versions")), Vec::<String>::new());
+    mounted.unmount();
+    fsck(&run.place.store());
+}
+
+#[test]
+fn equal_encoded_tensors_are_stored_once_in_all_earlier_versions() {
+    for options in [["--tier", "q8:all"].as_slice(), &["--pack"]] {
+        let place = Place::new();
+        let mut random = Random(3);
+        let tensors = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| (name, 60_000));
+        let mut bytes = container_of(&mut random, &tensors);
+        let mut read = Vec::new();
+        let (mut one, versions) = (0, place.path("store/run/policy/versions"));
+        for step in 0..4 {
+            if step > 0 {
+                // One of eight tensors is another one.
+                let end = bytes.len() - step * 240_000;
+                let new = random.floats(60_000);
+                bytes[end..end + new.len()].copy_from_slice(&new);
+            }
+            place.write("checkpoint/m.safetensors", &bytes);
+            place.write("checkpoint/step", format!("{step}"));
+            let options = [options, &["--previous"]].concat();
+            place.import("run/policy", &[&place.path("checkpoint")], &options);
+            let mounted = place.mount(&[]);
+            read.push(fs::read(mounted.path("run/policy/m.safetensors")).unwrap());
+            mounted.unmount();
+            if step == 0 {
+                one = allocated(&versions);
+            }
+        }
+        // The newest is a copy of the present tier file, and each version before takes an eighth of that.
+        let all = allocated(&versions);
+        assert!(all < one * 7 / 4, "{options:?}: {all} bytes, {one} for one");
+        // The tier file is that of the version before.
+        place.write("checkpoint/step", "other");
+        place.import("run/policy", &[&place.path("checkpoint")], &[options, &["--previous"]].concat());
+        assert!(allocated(&versions) < all + 60_000, "{options:?}: the tensors are copied");
+        read.push(read.last().unwrap().clone());
+        fsck(&place.store());
+        let mounted = place.mount(&[]);
+        for (number, wanted) in (1..).zip(&read) {
+            let path = mounted.path(format!("run/policy/.as/@{number}/m.safetensors"));
+            assert!(fs::read(path).unwrap() == *wanted, "{options:?}: version {number}");
+        }
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn names_of_versions_are_no_shared_bytes() {
+    let run = Run::random(2);
+    run.keep(1, &[]);
+    run.keep(2, &[]);
+    let mounted = run.place.mount(&[]);
+    let shared = || {
+        let status = fs::read_to_string(mounted.path(".ctl/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("shared bytes ")).unwrap().to_owned();
+        line.trim().parse::<u64>().unwrap()
+    };
+    assert_eq!(shared(), 0, "before the collection is opened");
+    let bytes = fs::read(mounted.path("run/policy").join(NAME)).unwrap();
+    assert_eq!(shared(), 0);
+    mounted.unmount();
+    run.place.import("run/other", &[&run.step(2)], &[]);
+    let mounted = run.place.mount(&[]);
+    let status = fs::read_to_string(mounted.path("run/policy/.ctl/status")).unwrap();
+    let line = format!("shared bytes {}", bytes.len() - bytes.len() / 2);
+    assert!(status.contains(&line), "two collections have the file: {line} is not in\n{status}");
+    mounted.unmount();
+}
+
+#[test]
+fn drafts_in_versions_go_with_the_next_import() {
+    let run = Run::random(3);
+    run.keep(1, &[]);
+    run.keep(2, &[]);
+    let version = run.place.path("store/run/policy/versions/1");
+    let difference = support::names(&version).into_iter().find(|name| name.ends_with(".difference")).unwrap();
+    // As kills leave them: during a write of each file, and between the file that is whole and its difference.
+    let drafts =
+        ["version.toml.new", "meta.log.zst.new", &format!("{difference}.new"), "0123456789abcdef.new"];
+    drafts.iter().for_each(|name| fs::write(version.join(name), "draft").unwrap());
+    let mounted = run.place.mount(&[]);
+    let whole = difference.strip_suffix(".difference").unwrap();
+    let data = fs::read(run.step(1)).unwrap();
+    run.compare(&mounted, 1, 1);
+    mounted.unmount();
+    let kept = run.place.path("store/run/policy/versions/2").join(whole);
+    assert!(!kept.exists() || fs::metadata(&kept).unwrap().len() as usize >= data.len());
+    fsck(&run.place.store());
+    run.keep(3, &[]);
+    let left = support::names(&version);
+    assert!(!left.iter().any(|name| name.ends_with(".new")), "{left:?}");
+    let mounted = run.place.mount(&[]);
+    (1..=3).for_each(|version| run.compare(&mounted, version, version));
+    mounted.unmount();
+}
+
+#[test]
+fn fsck_names_the_description_of_a_version_that_cannot_be_read() {
+    let run = Run::random(2);
+    run.keep(1, &[]);
+    run.keep(2, &[]);
+    let path = run.place.path("store/run/policy/versions/1/version.toml");
+    let sound = fs::read(&path).unwrap();
+    for wrong in [Some(&b"created = -1\n"[..]), Some(b"\xff\xfe"), None] {
+        match wrong {
+            Some(wrong) => fs::write(&path, wrong).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let checked = answer(tierfs().arg("fsck").arg(run.place.store()));
+        let is_named = checked.out.contains("run/policy/versions/1/version.toml");
+        assert!(checked.code == Some(3) && is_named, "{checked:?}");
+        let mounted = run.place.mount(&[]);
+        run.compare(&mounted, 1, 1);
+        mounted.unmount();
+    }
+    fs::write(&path, sound).unwrap();
+    fsck(&run.place.store());
+}
+
+#[test]
+fn versions_that_were_pushed_name_their_snapshots() {
+    let run = Run::random(3);
+    fs::create_dir(run.place.path("bucket")).unwrap();
+    let url = format!("file://{}", run.place.path("bucket").display());
+    let push = |named: &str| {
+        let mut push = tierfs();
+        push.arg("push").arg(run.place.store()).args([named, &url, "--create"]);
+        answer(&mut push).ok();
+    };
+    run.keep(1, &[]);
+    push("run/policy");
+    run.keep(2, &[]);
+    run.keep(3, &[]);
+    push("run/policy");
+    push("run/policy=run/elsewhere");
+    let pushed: Vec<Vec<(String, u64)>> = run
+        .log()
+        .iter()
+        .map(|row| {
+            let pushed = row["pushed"].as_array().unwrap().iter();
+            let one = |it: &Value| {
+                (it["collection"].as_str().unwrap().to_owned(), it["snapshot"].as_u64().unwrap())
+            };
+            pushed.map(one).collect()
+        })
+        .collect();
+    let policy = |number| ("run/policy".to_owned(), number);
+    assert_eq!(pushed[1..], [vec![], vec![policy(1)]]);
+    assert!(pushed[0].len() == 2 && pushed[0].contains(&policy(2)), "{pushed:?}");
+    let text = run_tierfs([Path::new("log"), &run.place.store(), Path::new("run/policy")]).ok();
+    assert!(text.lines().last().unwrap().ends_with("  pushed as 1"), "{text}");
+    assert!(!text.lines().nth(1).unwrap().contains("pushed"), "{text}");
+}
