@@ -359,7 +359,7 @@ impl Cache {
     /// Notes that a piece was written. Returns whether the disk is bypassed from now on, because it is slower than the
     /// remote.
     pub(in crate::remote) fn wrote(&self, written: Written) -> bool {
-        self.pace.note(written)
+        self.pace.note(written, Instant::now())
     }
 
     /// The disk did not take bytes: for a while it gets no more.
