@@ -388,7 +388,7 @@ impl Files {
         }
         source.piece_buffer.failed(&wanted.name)?;
         let is_here = |piece: &Piece| {
-            source.piece_buffer.get(&piece.name).is_some()
+            source.piece_buffer.has(&piece.name)
                 || source.cache.as_ref().is_some_and(|cache| cache.keeps(Kind::Log, &piece.name.digest))
         };
         // A log is read in order.
@@ -464,16 +464,19 @@ impl Files {
     /// Fetches a piece that no cache keeps before it is wanted.
     fn fetch_uncached(&self, pieces: &Arc<PieceFile<Failure>>, place: u32) {
         let Some(piece) = pieces.layout().piece(place).copied() else { return };
-        if self.source.piece_buffer.get(&piece.name).is_some() {
+        if self.source.piece_buffer.has(&piece.name) {
             return;
         }
-        let Some(claim) = pieces.begin(place) else { return };
+        let Some(claim) = pieces.begin(place).filter(|_| self.source.piece_buffer.expect(piece.raw)) else {
+            return;
+        };
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
             let bytes = fetched(&mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
             if let Ok(bytes) = &bytes {
-                source.piece_buffer.keep(piece.name, bytes);
+                source.piece_buffer.keep_ahead(piece.name, bytes);
             }
+            source.piece_buffer.came(piece.raw);
             // A reader that wants the piece tries again and gets the error.
             drop(claim.end(bytes.map(Got::Unkept).map_err(Arc::new)));
         });
@@ -588,17 +591,26 @@ impl Files {
 
     fn fetch_in_background(&self, blob: &Arc<Blob>, place: u32) {
         let Some(piece) = blob.layout().piece(place).copied() else { return };
-        if self.source.piece_buffer.get(&piece.name).is_some() {
+        if self.source.piece_buffer.has(&piece.name) {
             return;
         }
         let Some(mut fetching) = blob.begin(place) else { return };
         // Without room, memory has it until it is read.
-        self.make_room(&mut fetching);
+        let is_kept = self.make_room(&mut fetching);
+        if !is_kept && !self.source.piece_buffer.expect(piece.raw) {
+            return;
+        }
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
-            let told = |news: DiskNews<'_>| source.disk_told(&news);
+            let told = |news: DiskNews<'_>| match news {
+                DiskNews::Left(name, bytes) => source.piece_buffer.keep_ahead(name, bytes),
+                news => source.disk_told(&news),
+            };
             // A reader that wants the piece tries again and gets the error.
             drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
+            if !is_kept {
+                source.piece_buffer.came(piece.raw);
+            }
         });
     }
 
@@ -620,7 +632,7 @@ impl Files {
             || u64::from(piece.stored) <= 2 * FIRST_BYTES
             || len > FIRST_BYTES
             || !pieces.is_wanted(place)
-            || self.source.piece_buffer.get(&piece.name).is_some()
+            || self.source.piece_buffer.has(&piece.name)
         {
             return Ok(None);
         }
