@@ -12,11 +12,12 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::remote::read::cache::verify::Verified;
 use crate::remote::read::cache::{Cache, Size};
 
-/// Show, check or trim the cache of a remote. No mount may use it meanwhile.
+/// Show, check or trim the cache of remotes, which mounts share.
 ///
-/// --verify exits with 3 if bytes were wrong; they are dropped, so that the next mount fetches them again.
+/// --verify fails while a mount uses the cache. It exits with 3 if bytes were wrong; they are dropped, so that the next mount
+/// fetches them again.
 ///
-/// Example: tierfs cache ~/.cache/tierfs/0123456789abcdef0123456789abcdef --trim 50G
+/// Example: tierfs cache ~/.cache/tierfs --trim 50G
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The directory of the cache

@@ -33,6 +33,7 @@ mod reading;
 mod rounds;
 mod seaweed;
 mod server;
+mod shared_cache;
 mod signed;
 mod snapshots;
 mod sources;

@@ -428,7 +428,7 @@ fn a_list_lets_nobody_into_a_collection_that_its_owner_keeps_closed() {
     }
     let mut listed = TenantList::parse(&fs::read(&path).unwrap()).unwrap();
     let hint = listed.0.get_mut("b").unwrap();
-    (hint.owner.mode, hint.owner.uid, hint.tenant_owner.mode) = (0o777, 65534, 0o700);
+    (hint.owner.mode, hint.owner.uid) = (0o777, 65534);
     fs::write(&path, listed.to_text()).unwrap();
     let options = ["--allow-other", "--cache", cache.to_str().unwrap()];
     let mounted = stand.place.mount_store_by(&mut tierfs(), (&stand.url).into(), "remote", &options);

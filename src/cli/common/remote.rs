@@ -14,7 +14,7 @@ use crate::store::{Look, Store};
 use crate::{
     cli::common::process::own_owner,
     ingest::describe,
-    model::{CollectionName, ErrorKind, Owner, StoreId},
+    model::{CollectionName, ErrorKind, Owner},
     store::{Describe, Elsewhere},
 };
 
@@ -321,11 +321,11 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
         Cache::open(directory, size.unwrap_or_default())
     };
-    let cache_of = |id: StoreId| match mounted {
+    let opened_cache = || match mounted {
         Some(options) if !options.is_uncached() => {
             let directory = match &options.cache {
                 Some(directory) => directory.clone(),
-                None => cache_directory()?.join(id.to_string()),
+                None => cache_directory()?,
             };
             open(&directory).map(Some)
         }
@@ -333,7 +333,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     };
     let remote = match (reached, &known) {
         (Some(Ok((remote, listing))), _) => {
-            let cache = cache_of(remote.id())?;
+            let cache = opened_cache()?;
             let remote = if known.is_some() { remote.within(deadlines) } else { remote };
             Some((remote, listing, cache, false))
         }
@@ -380,7 +380,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
             if let Some(options) = mounted {
                 options.refuse_for_source(url)?;
             }
-            let reader = collections::reader(&*source, cache_of(collections::id_of(&*source))?, tell);
+            let reader = collections::reader(&*source, opened_cache()?, tell);
             let reader = match mounted {
                 Some(options) => reader.reading_ahead().calling(options.look_again()?),
                 None => reader,
@@ -404,16 +404,8 @@ fn known_by(options: &RemoteArgs, url: &str) -> Option<PathBuf> {
     if options.is_uncached() {
         return None;
     }
-    let named = options.cache.iter().cloned();
-    let below = || {
-        let caches = std::fs::read_dir(cache_directory().ok()?).ok()?;
-        Some(caches.filter_map(|cache| Some(cache.ok()?.path())).collect::<Vec<_>>())
-    };
-    let others = if options.cache.is_some() { Vec::new() } else { below().unwrap_or_default() };
-    // Of remotes that were at this URL one after the other, the last.
-    let known =
-        named.chain(others).filter_map(|directory| Some((Cache::known_since(&directory, url)?, directory)));
-    known.max().map(|(_, directory)| directory)
+    let directory = options.cache.clone().or_else(|| cache_directory().ok())?;
+    Cache::knows(&directory, url).then_some(directory)
 }
 
 /// Makes logs of files that lie elsewhere, and belong to `owner` here.
@@ -424,7 +416,7 @@ pub(in crate::cli) fn describes(owner: Owner) -> Box<Describe> {
     })
 }
 
-/// The directory of caches of this user.
+/// The directory of the cache of this user, of all remotes.
 #[cfg(feature = "remote")]
 pub(in crate::cli) fn cache_directory() -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));

@@ -17,7 +17,8 @@
 //!
 //! States and digests are written in place, so they are in no checksum. Any other byte of a state means *own*: such
 //! bytes are neither replaced nor given back, and blocks have checksums. With bit 0 nothing is own, and any byte but
-//! `H` means *remote*.
+//! `H` means *remote*. The processes that share a cache tell each other by such bytes: `A` arrived, compared and written, but
+//! perhaps not durable; `S` suspect, bytes that were wrong and that somebody may have open.
 
 use crate::format::checksum;
 use crate::format::cursor::{Reader, Writer};
@@ -42,6 +43,11 @@ pub const MAP_BYTES_MAX: u64 = (HEAD_BYTES
     + EXTENTS_MAX * EXTENT_BYTES
     + LENGTH_BYTES
     + 4) as u64;
+
+/// The state of a piece of a cache whose bytes were compared and written, but may not be durable.
+pub const ARRIVED: u8 = b'A';
+/// The state of a piece of a cache that had wrong bytes, which somebody may have open.
+pub const SUSPECT: u8 = b'S';
 
 /// The BLAKE3 of a piece's bytes.
 pub type Digest = [u8; DIGEST_BYTES];

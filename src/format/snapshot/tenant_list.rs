@@ -1,6 +1,6 @@
 //! The list of a tenant's collections, a hint: it may lag, be missing, or have been made by anybody.
 //!
-//! A text: the line `tierfs collections 1`, then a line for each collection, sorted by name, of fields with a space
+//! A text: the line `tierfs collections 2`, then a line for each collection, sorted by name, of fields with a space
 //! between:
 //!
 //! | field | content |
@@ -9,7 +9,7 @@
 //! | number | of the newest snapshot, 16 hexadecimal digits |
 //! | manifest | its last 32 bytes, 64 hexadecimal digits; its bytes |
 //! | state | `shown`, or `removed` |
-//! | owner of the tenant, owner of the collection | user, group, permission bits in octal |
+//! | owner of the collection | user, group, permission bits in octal |
 //! | directory | link count, 1 if unknown; times of access, modification and change, nanoseconds since 1970 |
 //! | totals | files of the manifest; bytes that its pieces stand for |
 //! | head | the ETag that `head/` had after the push, with `%XX`; empty if it has none |
@@ -21,7 +21,7 @@ use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
 use crate::model::{Error, MODE_BITS, Result, check_label, hex};
 
-const FIRST_LINE: &str = "tierfs collections 1";
+const FIRST_LINE: &str = "tierfs collections 2";
 /// A list has at most this many bytes: some 200,000 collections.
 pub const LIST_BYTES_MAX: u64 = 64 << 20;
 const SHOWN: &str = "shown";
@@ -42,8 +42,6 @@ pub struct ListedCollection {
     pub len: u64,
     /// Whether it says that the collection was removed.
     pub is_removed: bool,
-    /// The owner of the tenant.
-    pub tenant_owner: OwnerAndMode,
     /// The owner of the collection.
     pub owner: OwnerAndMode,
     /// Its directory.
@@ -78,7 +76,6 @@ impl ListedCollection {
             digest,
             len,
             is_removed: manifest.is_removal(),
-            tenant_owner: manifest.collection.tenant_owner,
             owner: manifest.collection.owner,
             directory: ListedDirectory { links: 1, accessed: time, modified: time, changed: time },
             files: manifest.files.len() as u64,
@@ -92,12 +89,12 @@ impl ListedCollection {
         let state = if self.is_removed { REMOVED } else { SHOWN };
         let (name, digest, head) =
             (keys::escape_whole(name), hex(&self.digest), keys::escape_whole(&self.head));
-        let owner = |owner: OwnerAndMode| format!("{} {} {:o}", owner.uid, owner.gid, owner.mode & MODE_BITS);
-        let (of_tenant, own) = (owner(self.tenant_owner), owner(self.owner));
+        let OwnerAndMode { uid, gid, mode } = self.owner;
+        let mode = mode & MODE_BITS;
         // Writing to a text cannot fail.
         writeln!(
             out,
-            "{name} {:016x} {digest} {} {state} {of_tenant} {own} {links} {accessed} {modified} {changed} {} {} {head}",
+            "{name} {:016x} {digest} {} {state} {uid} {gid} {mode:o} {links} {accessed} {modified} {changed} {} {} {head}",
             self.number, self.len, self.files, self.bytes
         )
         .unwrap_or_default();
@@ -116,7 +113,6 @@ impl ListedCollection {
                 REMOVED => true,
                 _ => return None,
             },
-            tenant_owner: parse_owner(&mut next)?,
             owner: parse_owner(&mut next)?,
             directory: ListedDirectory {
                 links: next()?.parse().ok()?,
@@ -174,14 +170,12 @@ mod tests {
     use super::*;
 
     fn listed(number: u64, time: i64, head: &str) -> ListedCollection {
-        let owner = |mode| OwnerAndMode { uid: 1000, gid: 100, mode };
         ListedCollection {
             number,
             digest: [0xab; 32],
             len: 700,
             is_removed: false,
-            tenant_owner: owner(0o750),
-            owner: owner(0o2775),
+            owner: OwnerAndMode { uid: 1000, gid: 100, mode: 0o2775 },
             directory: ListedDirectory { links: 3, accessed: 1, modified: time, changed: 2 },
             files: 4,
             bytes: 5_000_000_000,
@@ -193,10 +187,10 @@ mod tests {
     fn a_line_has_the_fields_of_the_table() {
         let list = TenantList(BTreeMap::from([("llama 3".to_owned(), listed(18, -7, "\"e 1\""))]));
         let line = format!(
-            "llama%203 0000000000000012 {} 700 shown 1000 100 750 1000 100 2775 3 1 -7 2 4 5000000000 %22e%201%22",
+            "llama%203 0000000000000012 {} 700 shown 1000 100 2775 3 1 -7 2 4 5000000000 %22e%201%22",
             "ab".repeat(32)
         );
-        assert_eq!(list.to_text(), format!("tierfs collections 1\n{line}\n"));
+        assert_eq!(list.to_text(), format!("tierfs collections 2\n{line}\n"));
     }
 
     #[test]
@@ -210,10 +204,10 @@ mod tests {
             ("0000000000000001", "+000000000000001"),
             ("abab", "ABAB"),
             (" shown ", " hidden "),
-            (" 750 ", " 200750 "),
+            (" 2775 ", " 202775 "),
             (" 700 ", " -700 "),
             (" 4 ", " 4 4 "),
-            ("collections 1", "collections 2"),
+            ("collections 2", "collections 1"),
         ];
         for (from, to) in wrong {
             assert!(TenantList::parse(right.replacen(from, to, 1).as_bytes()).is_err(), "{to}");
@@ -242,7 +236,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_as_a_list_or_refused(text in "(tierfs collections 1\n)?[m%0-9a-f \n-]{0,200}") {
+        fn any_text_is_read_as_a_list_or_refused(text in "(tierfs collections 2\n)?[m%0-9a-f \n-]{0,200}") {
             if let Ok(list) = TenantList::parse(text.as_bytes()) {
                 prop_assert_eq!(TenantList::parse(list.to_text().as_bytes()).unwrap(), list);
             }

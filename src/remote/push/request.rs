@@ -263,7 +263,7 @@ impl PushRequest {
     }
 }
 
-/// The cache of keyframes; `None` while another process has it.
+/// The cache of keyframes; `None` while another process checks it.
 fn keyframe_cache(directory: &Path) -> Result<Option<Cache>> {
     match Cache::open(directory, Size::default()) {
         Err(error) if error.kind() == ErrorKind::Busy => {

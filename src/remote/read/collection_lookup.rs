@@ -7,7 +7,8 @@
 //! whatever an entry says.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -25,6 +26,9 @@ use crate::remote::read::snapshot_lookup::{Known, Newest};
 
 /// Manifests that are read at a time for a listing.
 const READ_AT_ONCE: usize = 64;
+
+/// A manifest is left out of a listing if none has come for this long.
+const READ_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Collections by name.
 pub(in crate::remote) type Entries = BTreeMap<String, ListedCollection>;
@@ -277,8 +281,10 @@ impl CollectionLookup {
                 None => missing.push(key),
             }
         }
+        let mut failed = None;
         for some in missing.chunks(READ_AT_ONCE) {
-            for (key, found) in some.iter().zip(self.read_each(some)) {
+            let patience = (!entries.is_empty()).then_some(READ_PATIENCE);
+            for (key, found) in self.read_each(some, patience) {
                 match found {
                     Ok(Some(mut listed)) => {
                         let head =
@@ -288,9 +294,19 @@ impl CollectionLookup {
                         entries.insert(key.name.clone(), listed);
                     }
                     Ok(None) => {}
-                    Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-                    Err(error) => log::warn!("{key} is left out of the listing: {error}"),
+                    Err(error) => {
+                        log::warn!("{key} is left out of the listing: {error}");
+                        if error.kind() == ErrorKind::Io {
+                            failed = Some(error);
+                        }
+                    }
                 }
+            }
+            // The remote is away.
+            if entries.is_empty()
+                && let Some(error) = failed
+            {
+                return Err(error);
             }
         }
         Ok(entries)
@@ -310,22 +326,46 @@ impl CollectionLookup {
         }
     }
 
-    /// Entries of collections by their manifests, which are read at the same time.
-    fn read_each(&self, keys: &[OwnedCollectionName]) -> Vec<Result<Option<ListedCollection>>> {
-        let read = |key: &OwnedCollectionName| {
-            let found = match self.source.is_away() {
-                true => self.source.shown(key.borrowed(), None),
-                false => self.manifest(key, None)?,
+    /// Entries of collections by their manifests, which are read at the same time. Those that do not come within 2 s after
+    /// the last are left out; without `patience`, the first of all is awaited as long as it takes.
+    fn read_each(
+        self: &Arc<Self>,
+        keys: &[OwnedCollectionName],
+        patience: Option<Duration>,
+    ) -> Vec<(OwnedCollectionName, Result<Option<ListedCollection>>)> {
+        let (sender, answers) = mpsc::channel();
+        for key in keys {
+            let (lookup, of, sender) = (self.clone(), key.clone(), sender.clone());
+            let read = move || {
+                let found = lookup.read_one(&of);
+                if let Ok(Some(listed)) = &found {
+                    lookup.read.lock().insert(of.clone(), listed.clone());
+                }
+                // Nobody may wait any more.
+                drop(sender.send((of, found)));
             };
-            let found = found.filter(|found| !found.is_removal());
-            let len = self.listed(key).map_or(0, |listed| listed.len);
-            Ok(found.map(|manifest| ListedCollection::of(&manifest, [0; 32], len)))
+            let begun = std::thread::Builder::new().name("manifest".to_owned()).spawn(read);
+            if let Err(error) = begun {
+                log::warn!("{key} is left out of the listing: {error}");
+            }
+        }
+        drop(sender);
+        let first = match patience {
+            Some(patience) => answers.recv_timeout(patience).ok(),
+            None => answers.recv().ok(),
         };
-        std::thread::scope(|scope| {
-            let reading: Vec<_> = keys.iter().map(|key| scope.spawn(move || read(key))).collect();
-            let bug = |_| Err(Error::corrupt("a bug in tierfs: the reading of a manifest has ended"));
-            reading.into_iter().map(|read| read.join().unwrap_or_else(bug)).collect()
-        })
+        let others = std::iter::from_fn(|| answers.recv_timeout(READ_PATIENCE).ok());
+        first.into_iter().chain(others).collect()
+    }
+
+    fn read_one(&self, key: &OwnedCollectionName) -> Result<Option<ListedCollection>> {
+        let found = match self.source.is_away() {
+            true => self.source.shown(key.borrowed(), None),
+            false => self.manifest(key, None)?,
+        };
+        let found = found.filter(|found| !found.is_removal());
+        let len = self.listed(key).map_or(0, |listed| listed.len);
+        Ok(found.map(|manifest| ListedCollection::of(&manifest, [0; 32], len)))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::remote::place::signatures::Trust;
 use crate::remote::read::cache::Cache;
 use crate::remote::read::cache::blob::{Blob, DiskNews, Fetching};
 use crate::remote::read::cache::object_cache::Kind;
+use crate::remote::read::cache::turns::Turn;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
@@ -26,7 +27,7 @@ use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
 use crate::remote::read::references::{Elsewhere, Referred};
 use crate::remote::read::whole_digest::WholeDigest;
-use crate::store::pieces::file::{Got, MapFile, PieceFile};
+use crate::store::pieces::file::{Got, PieceFile};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::read_ahead::ReadAhead;
 use crate::store::{SnapshotFiles, Traffic};
@@ -180,11 +181,6 @@ impl Source {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there is a cache that takes bytes now.
-    fn keeps(&self) -> bool {
-        self.cache.as_ref().is_some_and(Cache::has_room)
-    }
-
     /// The disk of the cache did not take bytes.
     pub(in crate::remote) fn disk_failed(&self, error: &io::Error) {
         if let Some(cache) = &self.cache {
@@ -243,7 +239,7 @@ impl FileLayout {
     fn uncached(&self) -> &Arc<PieceFile<Failure>> {
         self.uncached.get_or_init(|| {
             let states = vec![PieceState::Remote; self.layout.piece_count() as usize];
-            Arc::new(PieceFile::new(self.layout.clone(), states, None, None, MapFile::Never))
+            Arc::new(PieceFile::new(self.layout.clone(), states, None, None, None))
         })
     }
 }
@@ -388,25 +384,17 @@ impl Files {
         }
         source.piece_buffer.failed(&wanted.name)?;
         let is_here = |piece: &Piece| {
-            source.piece_buffer.get(&piece.name).is_some()
+            source.piece_buffer.has(&piece.name)
                 || source.cache.as_ref().is_some_and(|cache| cache.keeps(Kind::Log, &piece.name.digest))
         };
         // A log is read in order.
         let others = (place + 1..layout.piece_count()).chain(0..place);
         let others = others.filter_map(|other| layout.piece(other)).filter(|piece| !is_here(piece));
         let asked: Vec<&Piece> = std::iter::once(wanted).chain(others.take(LOG_PIECES - 1)).collect();
-        let fetching = asked.iter().map(|piece| stored(&self.mirrors, piece, Class::Demand));
+        let fetching = asked.iter().map(|piece| self.log_piece(piece));
         let found = runtime::wait(join_all(fetching)).map_err(to_io)?;
         let mut answer = Err(io::ErrorKind::NotFound.into());
-        for (place, (piece, found)) in asked.into_iter().zip(found).enumerate() {
-            let bytes = found.and_then(|stored| {
-                let kept =
-                    source.cache.as_ref().map(|cache| cache.keep(Kind::Log, &piece.name.digest, &stored));
-                if let Some(Err(error)) = kept {
-                    source.disk_failed(&error);
-                }
-                unpacked(piece, stored).map(Arc::new)
-            });
+        for (place, (piece, bytes)) in asked.into_iter().zip(found).enumerate() {
             if let Ok(bytes) = &bytes {
                 source.piece_buffer.keep(piece.name, bytes);
             }
@@ -416,6 +404,27 @@ impl Files {
             }
         }
         answer
+    }
+
+    /// The bytes of a piece of a log, which the cache keeps as they are stored.
+    async fn log_piece(&self, piece: &Piece) -> Result<Arc<Vec<u8>>, Failure> {
+        let Some(cache) = &self.source.cache else {
+            return unpacked(piece, stored(&self.mirrors, piece, Class::Demand).await?).map(Arc::new);
+        };
+        // Another process may fetch it. The turn ends once the cache has it.
+        let (kind, digest, len) = (Kind::Log, &piece.name.digest, u64::from(piece.stored));
+        let _turn = cache.turn(kind, digest).await;
+        let bytes = match cache.kept(kind, digest, len) {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = stored(&self.mirrors, piece, Class::Demand).await?;
+                if let Err(error) = cache.keep(kind, digest, &bytes) {
+                    self.source.disk_failed(&error);
+                }
+                bytes
+            }
+        };
+        unpacked(piece, bytes).map(Arc::new)
     }
 
     /// Whether its pieces are compared with nothing but the digests of their arrival.
@@ -464,16 +473,19 @@ impl Files {
     /// Fetches a piece that no cache keeps before it is wanted.
     fn fetch_uncached(&self, pieces: &Arc<PieceFile<Failure>>, place: u32) {
         let Some(piece) = pieces.layout().piece(place).copied() else { return };
-        if self.source.piece_buffer.get(&piece.name).is_some() {
+        if self.source.piece_buffer.has(&piece.name) {
             return;
         }
-        let Some(claim) = pieces.begin(place) else { return };
+        let Some(claim) = pieces.begin(place).filter(|_| self.source.piece_buffer.expect(piece.raw)) else {
+            return;
+        };
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
             let bytes = fetched(&mirrors, &*source, &piece, Class::Ahead).await.map(Arc::new);
             if let Ok(bytes) = &bytes {
-                source.piece_buffer.keep(piece.name, bytes);
+                source.piece_buffer.keep_ahead(piece.name, bytes);
             }
+            source.piece_buffer.came(piece.raw);
             // A reader that wants the piece tries again and gets the error.
             drop(claim.end(bytes.map(Got::Unkept).map_err(Arc::new)));
         });
@@ -483,7 +495,7 @@ impl Files {
     fn get(&self, blob: &Arc<Blob>, place: u32) -> io::Result<Got> {
         let piece = blob.layout().piece(place).ok_or(io::ErrorKind::NotFound)?;
         loop {
-            if blob.pieces().has(place) {
+            if blob.has(place) {
                 let compared = if self.mirrors.is_unread(piece) { blob.compared(place) } else { Ok(true) };
                 match compared {
                     Ok(true) => return Ok(Got::Here),
@@ -579,26 +591,37 @@ impl Files {
         if !self.source.reads_ahead {
             return;
         }
-        let (count, is_kept) = (blob.layout().piece_count(), self.source.keeps());
+        let is_kept = self.source.cache.as_ref().is_some_and(Cache::has_room);
+        let count = blob.layout().piece_count();
         let most = if is_kept { usize::MAX } else { AHEAD_UNKEPT_MAX };
         for next in file.ahead.after(place).take(most).take_while(|next| *next < count) {
-            self.fetch_in_background(blob, next);
+            self.fetch_in_background(blob, next, None);
         }
     }
 
-    fn fetch_in_background(&self, blob: &Arc<Blob>, place: u32) {
+    /// Fetches a piece before it is wanted, perhaps by the turn that the caller has.
+    fn fetch_in_background(&self, blob: &Arc<Blob>, place: u32, turn: Option<Turn>) {
         let Some(piece) = blob.layout().piece(place).copied() else { return };
-        if self.source.piece_buffer.get(&piece.name).is_some() {
+        if self.source.piece_buffer.has(&piece.name) {
             return;
         }
-        let Some(mut fetching) = blob.begin(place) else { return };
+        let Some(mut fetching) = blob.begin(place).map(|fetching| fetching.with_turn(turn)) else { return };
         // Without room, memory has it until it is read.
-        self.make_room(&mut fetching);
+        let is_kept = self.make_room(&mut fetching);
+        if !is_kept && !self.source.piece_buffer.expect(piece.raw) {
+            return;
+        }
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
-            let told = |news: DiskNews<'_>| source.disk_told(&news);
+            let told = |news: DiskNews<'_>| match news {
+                DiskNews::Left(name, bytes) => source.piece_buffer.keep_ahead(name, bytes),
+                news => source.disk_told(&news),
+            };
             // A reader that wants the piece tries again and gets the error.
             drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
+            if !is_kept {
+                source.piece_buffer.came(piece.raw);
+            }
         });
     }
 
@@ -620,7 +643,8 @@ impl Files {
             || u64::from(piece.stored) <= 2 * FIRST_BYTES
             || len > FIRST_BYTES
             || !pieces.is_wanted(place)
-            || self.source.piece_buffer.get(&piece.name).is_some()
+            || blob.is_some_and(|blob| blob.has(place) || blob.is_coming(place))
+            || self.source.piece_buffer.has(&piece.name)
         {
             return Ok(None);
         }
@@ -636,9 +660,17 @@ impl Files {
             }
             PartOf::First => {
                 file.ahead.begin(place);
+                // Other processes would ask for the same part. Readers of this one do not wait for it.
+                let is_shared = self.source.cache.as_ref().is_some_and(Cache::is_shared);
+                let turn = blob.filter(|_| is_shared).map(|blob| blob.take_turn(place));
+                if matches!(turn, Some(None)) {
+                    return Ok(None);
+                }
                 let bytes = self.requested(piece, inside)?;
                 match blob {
-                    Some(blob) if bytes.is_some() => self.fetch_in_background(blob, place),
+                    Some(blob) if bytes.is_some() => {
+                        self.fetch_in_background(blob, place, turn.flatten());
+                    }
                     None if bytes.is_some() => self.fetch_uncached(pieces, place),
                     _ => {}
                 }
@@ -701,7 +733,7 @@ impl SnapshotFiles for Files {
         }
         let mut kept = Vec::new();
         file.parts.note_read(&(offset..end));
-        self.source.was_read(places.iter().all(|place| blob.pieces().has(*place)));
+        self.source.was_read(places.iter().all(|place| blob.has(*place)));
         for place in places {
             file.parts.note_whole(place);
             self.read_ahead(file, &blob, place);
@@ -755,19 +787,13 @@ impl SnapshotFiles for Files {
     fn refetch(&self, index: usize, offset: u64, len: u64) -> io::Result<bool> {
         let file = self.file(index)?;
         let places = file.layout.pieces_in(offset, len);
-        match self.cached(file) {
-            Some(blob) => {
-                places.iter().for_each(|place| file.parts.note_whole(*place));
-                self.source.part_buffer.forget(&file.parts);
-                blob.drop_pieces(&places);
-                Ok(!places.is_empty())
-            }
+        places.iter().for_each(|place| file.parts.note_whole(*place));
+        self.source.part_buffer.forget(&file.parts);
+        let Some(blob) = self.cached(file) else {
             // Pieces in memory were compared with their names, and parts were not.
-            None => {
-                places.iter().for_each(|place| file.parts.note_whole(*place));
-                self.source.part_buffer.forget(&file.parts);
-                Ok(self.source.reads_ahead && !places.is_empty())
-            }
-        }
+            return Ok(self.source.reads_ahead && !places.is_empty());
+        };
+        blob.drop_pieces(&places);
+        Ok(!places.is_empty())
     }
 }

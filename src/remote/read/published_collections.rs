@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -15,7 +16,7 @@ use crate::remote::place::listing::{Listed, Listing};
 use crate::remote::read::collection_lookup::CollectionLookup;
 use crate::remote::read::files::{Files, Source};
 use crate::remote::read::pieces::to_io;
-use crate::store::{Snapshot, Snapshots, Traffic};
+use crate::store::{RemoteError, Snapshot, Snapshots, Traffic};
 
 /// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
 /// probably one of them, and waits for no manifest then. With two requests each they fill the window of a new client.
@@ -29,14 +30,22 @@ const NAMED_MAX: usize = 10;
 /// The object that names the last push has 32 hexadecimal digits.
 const LAST_PUSH_BYTES_MAX: u64 = 64;
 
-/// The snapshots of a remote.
+/// Once one collection of a tenant was opened, the others are awaited for this long.
+const BESIDE_PATIENCE: Duration = Duration::from_secs(1);
+/// The error of a tenant of which no collection could be opened is the answer for this long.
+const FAILED_FOR: Duration = Duration::from_secs(10);
+
+/// The snapshots of a remote. Clones share them.
+#[derive(Clone)]
 pub struct Published {
     source: Arc<Source>,
     lookup: Arc<CollectionLookup>,
     /// The variant to show of each collection that has it.
     tier: Option<String>,
     /// The snapshot that was opened last, by tenant and collection.
-    opened: Mutex<HashMap<OwnedCollectionName, Snapshot>>,
+    opened: Arc<Mutex<HashMap<OwnedCollectionName, Snapshot>>>,
+    /// Tenants of which no collection could be opened, and why.
+    failed: Arc<Mutex<HashMap<String, (Instant, io::ErrorKind, String)>>>,
 }
 
 impl Published {
@@ -44,7 +53,7 @@ impl Published {
     pub fn new(source: Source, wanted: HashMap<OwnedCollectionName, At>) -> Published {
         let source = Arc::new(source);
         let lookup = Arc::new(CollectionLookup::new(&source, wanted));
-        Published { source, lookup, tier: None, opened: Mutex::default() }
+        Published { source, lookup, tier: None, opened: Arc::default(), failed: Arc::default() }
     }
 
     /// The same, which shows this variant of each collection that has it. Others are shown exactly, and an
@@ -224,24 +233,61 @@ impl Snapshots for Published {
         let first = wanted.next();
         let others = wanted.filter(|(_, listed)| is_small(listed)).take(BESIDE_MAX);
         let wanted: Vec<&String> = first.into_iter().chain(others).map(|(name, _)| name).collect();
-        let open = |name: &String| match self.open(tenant, name) {
-            Ok(snapshot) => snapshot.map(|snapshot| Ok((name.clone(), snapshot))),
-            Err(error) => Some(Err(error)),
-        };
-        let opened: Vec<_> = std::thread::scope(|scope| {
-            let opening: Vec<_> = wanted.iter().map(|name| scope.spawn(move || open(name))).collect();
-            let done = opening.into_iter().map(|opened| opened.join().ok().flatten());
-            done.flatten().collect()
-        });
-        let (mut opened, failed): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        if let Some((when, kind, text)) = self.failed.lock().get(tenant)
+            && when.elapsed() < FAILED_FOR
+        {
+            return Err(RemoteError::of(*kind, text.clone()));
+        }
+        // One whose manifest does not come holds up nobody: its thread goes on alone.
+        let (sender, answers) = mpsc::channel();
+        for name in &wanted {
+            let (sender, published) = (sender.clone(), self.clone());
+            let (tenant, name) = (tenant.to_owned(), (*name).clone());
+            let open = move || {
+                let found = published.open(&tenant, &name);
+                // Nobody may wait any more.
+                drop(sender.send((name, found)));
+            };
+            std::thread::Builder::new().name("collection".to_owned()).spawn(open)?;
+        }
+        drop(sender);
+        let (mut opened, mut failed) = (Vec::new(), None);
+        let mut until = None;
+        loop {
+            let answer = match until {
+                None => answers.recv().ok(),
+                Some(until) => {
+                    answers.recv_timeout(Instant::saturating_duration_since(&until, Instant::now())).ok()
+                }
+            };
+            match answer {
+                Some((name, Ok(Some(snapshot)))) => {
+                    opened.push((name, snapshot));
+                    until.get_or_insert_with(|| Instant::now() + BESIDE_PATIENCE);
+                }
+                Some((_, Ok(None))) => {}
+                Some((_, Err(error))) => drop(failed.get_or_insert(error)),
+                None => break,
+            }
+        }
+        // The first by name says who owns the tenant.
+        opened.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         // All of them may have been removed.
-        if opened.is_empty() && failed.is_empty() {
-            opened.extend(names.iter().find_map(open));
+        if opened.is_empty() && failed.is_none() {
+            for name in &names {
+                if let Some(snapshot) = self.open(tenant, name)? {
+                    return Ok(vec![(name.clone(), snapshot)]);
+                }
+            }
         }
         // Each of them says what the owner of the tenant is.
-        match failed.into_iter().next() {
-            Some(error) if opened.is_empty() => error.map(|_| Vec::new()),
-            _ => opened.into_iter().collect(),
+        match failed {
+            Some(error) if opened.is_empty() => {
+                let mut failed = self.failed.lock();
+                failed.insert(tenant.to_owned(), (Instant::now(), error.kind(), error.to_string()));
+                Err(error)
+            }
+            _ => Ok(opened),
         }
     }
 }

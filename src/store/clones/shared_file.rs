@@ -19,7 +19,7 @@ use crate::store::clones::fetch::Fetcher;
 use crate::store::disk::change::Change;
 use crate::store::disk::remote::RemoteError;
 use crate::store::disk::{Disk, File, Open, read_only, replace_file};
-use crate::store::pieces::file::{Claim, Got, MapFile, PieceFile};
+use crate::store::pieces::file::{Claim, Got, PieceFile};
 use crate::store::pieces::map_of;
 use crate::store::pieces::read_ahead::ReadAhead;
 
@@ -66,8 +66,8 @@ impl SharedFile {
         map: Option<(PieceMap, Arc<dyn File>)>,
     ) -> SharedFile {
         let (data, disk) = kept.unzip();
-        let (map, file) = map.map(|(map, file)| (map, MapFile::There(file))).unzip();
-        let pieces = Pieces::of(map.unwrap_or_default(), data.clone(), file.unwrap_or(MapFile::Never));
+        let (map, file) = map.unzip();
+        let pieces = Pieces::of(map.unwrap_or_default(), data.clone(), file);
         SharedFile {
             path: path.to_owned(),
             fetcher: fetcher.clone(),
@@ -336,8 +336,7 @@ impl SharedFile {
                     data.punch(Change::Adopt, rest.start, rest.end - rest.start)?;
                 }
             }
-            let file = MapFile::There(file);
-            *self.pieces.write() = Arc::new(Pieces::of(map, Some(data.clone()), file));
+            *self.pieces.write() = Arc::new(Pieces::of(map, Some(data.clone()), Some(file)));
             Ok(())
         });
         if adopted.is_err() {

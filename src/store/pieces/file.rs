@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! 1. The map says that a piece is here only once its bytes are durable, and that it is remote before they go.
+//!    The map of a cache says before that whether a piece has arrived, for the other processes that use it.
 //! 2. A piece is here, in memory, only once its bytes were compared with its name and written.
 //! 3. One claim a piece: who holds it fetches, evicts or takes over the piece, and all others wait for the end.
 //! 4. Bytes that a reader or the kernel may have open are replaced only by bytes that were compared.
@@ -16,17 +17,17 @@ use parking_lot::{Condvar, Mutex};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::format::snapshot::manifest::{FileExtent, Piece};
-use crate::format::snapshot::piece_map::{DIGEST_BYTES, Digest, MapPlaces, PieceMap, PieceState};
+use crate::format::snapshot::piece_map::{
+    ARRIVED, DIGEST_BYTES, Digest, MapPlaces, PieceMap, PieceState, SUSPECT,
+};
 use crate::store::disk::change::Change;
-use crate::store::disk::{Advice, Disk, File, remove_if_present, write_new};
+use crate::store::disk::{Advice, Disk, File, remove_if_present};
 use crate::store::pieces::arrival::Arrival;
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
 
 /// Pieces with more extents than this are gathered in memory and then written.
 const EXTENTS_MAX: usize = 64;
-/// The end of the name of a map that is not complete.
-const DRAFT: &str = "0.new";
 /// Bytes that a check reads at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -35,9 +36,13 @@ pub struct PieceFile<E> {
     layout: Arc<Layout>,
     /// The file, to write pieces into it. `None` of one that keeps nothing.
     data: Option<Arc<dyn File>>,
-    /// Held while states in the map are changed together with those in memory.
-    map: Mutex<MapFile>,
+    /// The map on disk. It can be written if the file can.
+    map: Option<Arc<dyn File>>,
+    /// Held while states in the map are changed, or read, together with those in memory.
+    changing: Mutex<()>,
     places: MapPlaces,
+    /// Whether the map has digests: other processes may read and write the same file.
+    is_shared: bool,
     table: Mutex<Table<E>>,
     /// A claim has ended.
     released: Condvar,
@@ -47,16 +52,6 @@ pub struct PieceFile<E> {
     is_removed: AtomicBool,
     /// A sync has failed, so some bytes may be lost.
     has_lost: AtomicBool,
-}
-
-/// The map on disk.
-pub enum MapFile {
-    /// The file has no map and gets none.
-    Never,
-    /// The map exists. It can be written if the file can.
-    There(Arc<dyn File>),
-    /// The first save makes the map, with digests, beside the file of this path.
-    Unmade(Arc<dyn Disk>, String),
 }
 
 struct Table<E> {
@@ -109,6 +104,19 @@ impl<E> Table<E> {
             *now = state;
         }
     }
+
+    /// Notes that a piece is here, and the digest of its bytes.
+    fn arrive(&mut self, piece: u32, digest: Option<Digest>, is_durable: bool) {
+        self.set(piece, PieceState::Here);
+        self.suspects.remove(&piece);
+        if !is_durable {
+            self.unsaved.insert(piece);
+        }
+        let slot = self.digests.as_mut().and_then(|digests| digests.get_mut(piece as usize));
+        if let (Some(slot), Some(digest)) = (slot, digest) {
+            *slot = digest;
+        }
+    }
 }
 
 impl<E> PieceFile<E> {
@@ -118,9 +126,10 @@ impl<E> PieceFile<E> {
         states: Vec<PieceState>,
         digests: Option<Vec<Digest>>,
         data: Option<Arc<dyn File>>,
-        map: MapFile,
+        map: Option<Arc<dyn File>>,
     ) -> PieceFile<E> {
-        let places = MapPlaces::of(layout.piece_count() as usize, layout.extents().len(), digests.is_some());
+        let is_shared = digests.is_some();
+        let places = MapPlaces::of(layout.piece_count() as usize, layout.extents().len(), is_shared);
         let table = Table {
             remote: states.iter().filter(|state| **state == PieceState::Remote).count(),
             states,
@@ -133,8 +142,10 @@ impl<E> PieceFile<E> {
         PieceFile {
             layout,
             data,
-            map: Mutex::new(map),
+            map,
+            changing: Mutex::new(()),
             places,
+            is_shared,
             table: Mutex::new(table),
             released: Condvar::new(),
             turn: Mutex::new(()),
@@ -144,7 +155,7 @@ impl<E> PieceFile<E> {
     }
 
     /// The file of a map.
-    pub fn of(map: PieceMap, data: Option<Arc<dyn File>>, file: MapFile) -> PieceFile<E> {
+    pub fn of(map: PieceMap, data: Option<Arc<dyn File>>, file: Option<Arc<dyn File>>) -> PieceFile<E> {
         let PieceMap { pieces, extents, states, check } = map;
         let (bytes, digests) = check.map(|check| (check.bytes, check.digests)).unzip();
         let layout = Arc::new(Layout::new(bytes.unwrap_or(0), pieces, extents));
@@ -298,16 +309,61 @@ impl<E> PieceFile<E> {
         table.unsaved.remove(&piece);
     }
 
+    /// The map, if other processes may read and write the same file.
+    fn shared_map(&self) -> Option<&dyn File> {
+        self.map.as_deref().filter(|_| self.is_shared)
+    }
+
+    /// Looks in the map whether other processes have brought some of these pieces. Returns those that are here since the
+    /// last look.
+    pub fn look(&self, pieces: Range<u32>) -> io::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        let Some(map) = self.shared_map().filter(|_| !pieces.is_empty()) else { return Ok(found) };
+        let _changing = self.changing.lock();
+        let mut states = vec![0; pieces.len()];
+        map.read_exact_at(&mut states, self.places.state(pieces.start))?;
+        for (piece, state) in pieces.zip(states) {
+            if self.has(piece) {
+                continue;
+            }
+            let is_durable = state == PieceState::Here.byte();
+            if !is_durable && state != ARRIVED {
+                if state == SUSPECT {
+                    self.table.lock().suspects.insert(piece);
+                }
+                continue;
+            }
+            let mut digest = [0; DIGEST_BYTES];
+            map.read_exact_at(&mut digest, self.places.digest(piece))?;
+            self.table.lock().arrive(piece, Some(digest), is_durable);
+            found.push(piece);
+        }
+        Ok(found)
+    }
+
+    /// Whether the map says of any piece that its bytes were wrong.
+    pub fn has_suspects(&self) -> io::Result<bool> {
+        let Some(map) = self.shared_map() else { return Ok(false) };
+        let mut states = vec![0; self.layout.piece_count() as usize];
+        map.read_exact_at(&mut states, self.places.state(0))?;
+        Ok(states.contains(&SUSPECT))
+    }
+
     /// Forgets those of these pieces that are here, because their bytes are wrong: they are fetched again. Returns
     /// the pieces that were forgotten.
     pub fn forget(&self, pieces: &[u32]) -> Vec<u32> {
-        let mut table = self.table.lock();
-        let is_here = |piece: &u32| table.state(*piece) == Some(PieceState::Here);
+        let _changing = self.changing.lock();
+        let is_here = |piece: &u32| self.state(*piece) == PieceState::Here;
         let here: Vec<u32> = pieces.iter().copied().filter(is_here).collect();
         for piece in &here {
+            let told = self.shared_map().map(|map| map.write_at(&[SUSPECT], self.places.state(*piece)));
+            let mut table = self.table.lock();
             table.set(*piece, PieceState::Remote);
             table.suspects.insert(*piece);
-            table.unsaved.insert(*piece);
+            table.unsaved.remove(piece);
+            if !matches!(told, Some(Ok(()))) {
+                table.unsaved.insert(*piece);
+            }
         }
         here
     }
@@ -319,8 +375,8 @@ impl<E> PieceFile<E> {
 
     /// Makes the states of these pieces in the map durable, and then those in memory.
     pub fn record(&self, pieces: &[u32], state: PieceState) -> io::Result<()> {
-        let map = self.map.lock();
-        if let MapFile::There(map) = &*map {
+        let _changing = self.changing.lock();
+        if let Some(map) = &self.map {
             for piece in pieces {
                 map.write_at(&[state.byte()], self.places.state(*piece))?;
             }
@@ -345,8 +401,7 @@ impl<E> PieceFile<E> {
         if let Err(error) = data.sync_data() {
             // The kernel tells of lost pages once and takes them for written afterwards.
             self.has_lost.store(true, Ordering::Release);
-            self.forget(&Vec::from_iter(unsaved.iter().copied()));
-            self.table.lock().unsaved.extend(unsaved);
+            self.forget(&Vec::from_iter(unsaved));
             return Err(error);
         }
         let saved = self.write_states(&unsaved);
@@ -358,21 +413,9 @@ impl<E> PieceFile<E> {
 
     /// Writes the states of these pieces, whose bytes are durable, into the map.
     fn write_states(&self, saved: &BTreeSet<u32>) -> io::Result<()> {
-        let mut map = self.map.lock();
+        let _changing = self.changing.lock();
         // Another file may have the name by now.
-        if self.is_removed() {
-            return Ok(());
-        }
-        if let MapFile::Unmade(disk, path) = &*map {
-            let (layout, digests) = (&self.layout, no_digests(&self.layout));
-            let empty = layout.to_map(vec![PieceState::Remote; digests.len()], Some(digests));
-            // A full disk or a killed process leaves no part of a map.
-            let draft = format!("{path}.{DRAFT}");
-            let made = write_new(&**disk, &draft, &empty.to_bytes());
-            let made = made.and_then(|made| disk.rename(&draft, &map_of(path)).map(|()| made));
-            *map = MapFile::There(made.inspect_err(|_| drop(disk.remove_file(&draft)))?);
-        }
-        let MapFile::There(map) = &*map else { return Ok(()) };
+        let Some(map) = self.map.as_ref().filter(|_| !self.is_removed()) else { return Ok(()) };
         for piece in saved {
             let (state, digest) = {
                 let table = self.table.lock();
@@ -383,6 +426,9 @@ impl<E> PieceFile<E> {
                 let digests = table.digests.as_ref();
                 (table.state(*piece), digests.and_then(|all| all.get(*piece as usize)).copied())
             };
+            if self.is_shared && self.is_suspect(&**map, *piece)? {
+                continue;
+            }
             if let Some(digest) = digest.filter(|_| state == Some(PieceState::Here)) {
                 map.write_at(&digest, self.places.digest(*piece))?;
             }
@@ -393,6 +439,13 @@ impl<E> PieceFile<E> {
         Ok(())
     }
 
+    /// Whether the map says that a piece has wrong bytes: another process may have found that.
+    fn is_suspect(&self, map: &dyn File, piece: u32) -> io::Result<bool> {
+        let mut state = [0];
+        map.read_exact_at(&mut state, self.places.state(piece))?;
+        Ok(state == [SUSPECT])
+    }
+
     /// Whether a sync has failed. Pieces that were on their way then may be lost too.
     pub fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Acquire)
@@ -400,7 +453,7 @@ impl<E> PieceFile<E> {
 
     /// Removes the file and its map. Those who have it open read on, and nothing is saved any more.
     pub fn remove(&self, disk: &dyn Disk, path: &str) -> io::Result<()> {
-        let _map = self.map.lock();
+        let _changing = self.changing.lock();
         self.is_removed.store(true, Ordering::Release);
         remove(disk, path)
     }
@@ -535,6 +588,11 @@ impl<E> Claim<E> {
         &self.file
     }
 
+    /// The place of the piece in its file.
+    pub fn place(&self) -> u32 {
+        self.piece
+    }
+
     /// The piece.
     pub fn piece(&self) -> Option<&Piece> {
         self.file.layout.piece(self.piece)
@@ -573,14 +631,17 @@ impl<E> Claim<E> {
     /// Calls the piece here, all bytes of which were written and compared. The digest is that of its bytes in the
     /// order of the file.
     pub fn arrived(&self, digest: Option<Digest>) {
-        let mut table = self.file.table.lock();
-        table.set(self.piece, PieceState::Here);
-        table.suspects.remove(&self.piece);
-        table.unsaved.insert(self.piece);
-        let slot = table.digests.as_mut().and_then(|digests| digests.get_mut(self.piece as usize));
-        if let (Some(slot), Some(digest)) = (slot, digest) {
-            *slot = digest;
+        let (file, piece) = (&self.file, self.piece);
+        let _changing = file.changing.lock();
+        if let (Some(map), Some(digest)) = (file.shared_map(), digest) {
+            let told = map
+                .write_at(&digest, file.places.digest(piece))
+                .and_then(|()| map.write_at(&[ARRIVED], file.places.state(piece)));
+            if let Err(error) = told {
+                log::debug!("other processes are not told of a piece: {error}");
+            }
         }
+        file.table.lock().arrive(piece, digest, false);
     }
 
     /// Ends the claim. Those who wait get the same.
@@ -616,6 +677,7 @@ mod tests {
     use crate::store::disk::Open;
     use crate::store::disk::forward::ForwardFile;
     use crate::store::disk::memory::{MemoryDisk, unnamed_file};
+    use crate::store::disk::write_new;
     use crate::store::pieces::read_map;
 
     const PIECES: u32 = 5;
@@ -638,11 +700,17 @@ mod tests {
         Arc::new(Layout::new((PIECES * LEN).into(), pieces, extents))
     }
 
-    fn empty(data: Arc<dyn File>, map: MapFile) -> Arc<PieceFile<String>> {
+    fn empty(data: Arc<dyn File>, map: Option<Arc<dyn File>>) -> Arc<PieceFile<String>> {
         let layout = layout();
         data.set_len(layout.bytes()).unwrap();
         let (states, digests) = (vec![PieceState::Remote; PIECES as usize], no_digests(&layout));
         Arc::new(PieceFile::new(layout, states, Some(digests), Some(data), map))
+    }
+
+    /// The map of a file without pieces.
+    fn new_map(disk: &MemoryDisk) -> Arc<dyn File> {
+        let (states, digests) = (vec![PieceState::Remote; PIECES as usize], no_digests(&layout()));
+        write_new(disk, "file.map", &layout().to_map(states, Some(digests)).to_bytes()).unwrap()
     }
 
     fn fetch(file: &Arc<PieceFile<String>>, piece: u32) {
@@ -693,18 +761,10 @@ mod tests {
         #[test]
         fn a_map_never_has_a_piece_whose_bytes_a_power_cut_takes(
             steps in prop::collection::vec((0_u8..6, 0..PIECES), 1..60),
-            is_made in any::<bool>(),
         ) {
-            let (disk, data) = (Arc::new(MemoryDisk::new()), Losing::new());
-            let unmade = MapFile::Unmade(disk.clone(), "file".to_owned());
-            let map = match is_made {
-                true => {
-                    let map = layout().to_map(vec![PieceState::Remote; PIECES as usize], Some(no_digests(&layout())));
-                    MapFile::There(write_new(&*disk, "file.map", &map.to_bytes()).unwrap())
-                }
-                false => unmade,
-            };
-            let file = empty(data.clone(), map);
+            let (disk, data) = (MemoryDisk::new(), Losing::new());
+            let map = new_map(&disk);
+            let file = empty(data.clone(), Some(map));
             for (step, piece) in steps {
                 match step {
                     0 | 1 => fetch(&file, piece),
@@ -745,7 +805,7 @@ mod tests {
 
     #[test]
     fn one_claim_brings_a_piece_and_all_who_wait_get_its_end() {
-        let file = empty(unnamed_file(), MapFile::Never);
+        let file = empty(unnamed_file(), None);
         for (piece, is_kept) in [(0, true), (1, false)] {
             let claim = file.begin(piece).unwrap();
             assert!(file.begin(piece).is_none());
@@ -776,7 +836,7 @@ mod tests {
     #[test]
     fn a_check_finds_other_bytes_which_are_then_fetched_before_they_are_written() {
         let data = unnamed_file();
-        let file = empty(data.clone(), MapFile::Never);
+        let file = empty(data.clone(), None);
         (0..PIECES).for_each(|piece| fetch(&file, piece));
         assert!(file.is_whole() && file.check().wrong.is_empty());
         data.write_at(&[0], 250).unwrap();
@@ -791,13 +851,11 @@ mod tests {
 
     #[test]
     fn a_removed_file_saves_nothing_under_its_name() {
-        let disk = Arc::new(MemoryDisk::new());
-        let file =
-            empty(disk.open("file", Open::Create).unwrap(), MapFile::Unmade(disk.clone(), "file".to_owned()));
+        let disk = MemoryDisk::new();
+        let file = empty(disk.open("file", Open::Create).unwrap(), Some(new_map(&disk)));
         fetch(&file, 1);
         file.save().unwrap();
-        assert!(disk.open("file.map", Open::Read).is_ok());
-        file.remove(&*disk, "file").unwrap();
+        file.remove(&disk, "file").unwrap();
         fetch(&file, 2);
         file.save().unwrap();
         assert!(disk.list("").unwrap().is_empty() && file.is_removed());

@@ -7,7 +7,7 @@
 //!    snapshots have one `Layout::name`.
 //! 2. Each piece has a state: remote, here or, in a clone, own. The map beside the file
 //!    (`format/snapshot/piece_map.rs`) has the states, and in a cache digests of the pieces that are here. Both are
-//!    written in place.
+//!    written in place. In a cache other processes write them too; `PieceFile::look` reads what they have brought.
 //! 3. `PieceFile::begin` (`file.rs`) gives one caller the `Claim` of a piece that is remote. The others wait for its
 //!    end, and get the same bytes or the same error.
 //! 4. A piece whose bytes the file has as they are stored may arrive in parts (`arrival.rs`): at multiples of 1 MiB,
@@ -20,9 +20,9 @@
 //!
 //! | | a file of a cache | a file of a clone |
 //! |---|---|---|
-//! | users | all mounts of a process, by content | the collection, by name |
+//! | users | all mounts of a machine, by content | the collection, by name |
 //! | bytes that arrive | in parts, asynchronously, where the cache has room | whole, from a `PieceSource` |
-//! | the map is made | at the first save | with the file, or by a push |
+//! | the map is made | with the file | with the file, or by a push |
 //! | the map is saved | every 30 s, and when the file is closed | after 8 pieces, and at a sync |
 //! | space goes back | by removing the whole file, the one used longest ago first | by `evict`, a piece at a time |
 //! | wrong bytes | the piece is remote again; a check drops it | the piece is fetched again, over them |

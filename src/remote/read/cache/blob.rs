@@ -1,8 +1,13 @@
 //! A cached file: a piece file that the cache counts and removes as a whole, and the fetching of its pieces.
+//!
+//! Other processes may have the same file open. A piece is fetched by the holder of its [`Turn`]; the others look into the
+//! map once they need the piece. The holder may be stopped, or its remote may be away: after 5 s in which nobody has
+//! written to the file, others fetch the piece into memory. The file is not theirs to write without the turn.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -18,11 +23,12 @@ use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::read::cache::pace::Written;
 use crate::remote::read::cache::root::{BLOBS, Root, unlinked};
+use crate::remote::read::cache::turns::{Mode, Turn};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::pieces::{Bases, TRIES, fetched};
 use crate::store::disk::files::FileDisk;
-use crate::store::disk::{Disk, File, Open};
-use crate::store::pieces::file::{Claim, Got, MapFile, PieceFile, no_digests, remove};
+use crate::store::disk::{Disk, File, Open, write_new};
+use crate::store::pieces::file::{Claim, Got, PieceFile, no_digests, remove};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::{map_of, read_map};
 
@@ -37,7 +43,9 @@ pub struct Blob {
     pub(super) stored: AtomicU64,
     /// Time of the last use, in nanoseconds since 1970.
     pub(super) used: AtomicU64,
-    /// Pieces that were there when it was opened, and that nobody has compared since.
+    /// The last use that other processes know of.
+    noted: AtomicU64,
+    /// Pieces that this process has not fetched, and that nobody has compared since it opened the file.
     uncompared: Mutex<BTreeSet<u32>>,
     /// How often pieces were dropped.
     drops: AtomicU64,
@@ -45,11 +53,15 @@ pub struct Blob {
 
 /// The attribute of a file with the SHA-256 that all of its bytes were found to have.
 const SHA256: &str = "user.tierfs.sha256";
+/// The name of a map that is not complete. A killed process leaves one at most for each file.
+const DRAFT: &str = "0.new";
 
 impl Blob {
     /// Opens the cached file of a layout, or makes an empty one.
     pub fn open(root: &Arc<Root>, layout: &Arc<Layout>) -> io::Result<Blob> {
         let (disk, name) = (root.blobs(), layout.name());
+        // A file and the map of another would not fit each other.
+        let _names = root.names()?;
         let found = match disk.open(name, Open::Write) {
             Ok(data) if data.len()? == layout.bytes() => {
                 let map =
@@ -61,15 +73,24 @@ impl Blob {
             _ => None,
         };
         let (data, states, digests, map) = match found {
-            Some((data, states, digests, file)) => (data, states, digests, MapFile::There(file)),
+            Some(found) => found,
             None => {
                 // Not a shortened file: ext4 writes back all of such a file when a reader closes it.
                 remove(&disk, name)?;
                 let data = disk.open(name, Open::Create)?;
                 data.set_len(layout.bytes())?;
-                let states = vec![PieceState::Remote; layout.piece_count() as usize];
-                let map = MapFile::Unmade(Arc::new(disk.clone()), name.to_owned());
-                (data, states, no_digests(layout), map)
+                let (states, digests) =
+                    (vec![PieceState::Remote; layout.piece_count() as usize], no_digests(layout));
+                // A full disk or a killed process leaves no part of a map.
+                let draft = format!("{name}.{DRAFT}");
+                let made = write_new(
+                    &disk,
+                    &draft,
+                    &layout.to_map(states.clone(), Some(digests.clone())).to_bytes(),
+                );
+                let made = made.and_then(|made| disk.rename(&draft, &map_of(name)).map(|()| made));
+                let map = made.inspect_err(|_| drop(disk.remove_file(&draft)))?;
+                (data, states, digests, map)
             }
         };
         let here = (0..).zip(&states).filter(|(_, state)| **state == PieceState::Here);
@@ -77,7 +98,7 @@ impl Blob {
         let stored = here.iter().filter_map(|place| layout.piece(*place));
         let stored = stored.map(|piece| u64::from(piece.raw)).sum();
         let is_whole = here.len() == states.len();
-        let pieces = PieceFile::new(layout.clone(), states, Some(digests), Some(data.clone()), map);
+        let pieces = PieceFile::new(layout.clone(), states, Some(digests), Some(data.clone()), Some(map));
         let blob = Blob {
             pieces: Arc::new(pieces),
             data,
@@ -85,13 +106,42 @@ impl Blob {
             root: root.clone(),
             stored: AtomicU64::new(stored),
             used: AtomicU64::new(0),
+            noted: AtomicU64::new(0),
             uncompared: Mutex::new(here),
             drops: AtomicU64::new(0),
         };
-        if !is_whole {
+        // Other processes, or killed ones, may have brought pieces that are not durable yet.
+        if !is_whole && !blob.look() {
             blob.forget_sha256();
         }
         Ok(blob)
+    }
+
+    /// Looks for pieces that other processes have brought. Returns whether all are here.
+    pub fn look(&self) -> bool {
+        if !self.pieces.is_whole() {
+            self.learn(0..self.layout().piece_count());
+        }
+        self.pieces.is_whole()
+    }
+
+    /// Whether a piece is here, which this process or another has brought.
+    pub fn has(&self, place: u32) -> bool {
+        if !self.pieces.has(place) {
+            self.learn(place..place.saturating_add(1));
+        }
+        self.pieces.has(place)
+    }
+
+    fn learn(&self, places: Range<u32>) {
+        match self.pieces.look(places) {
+            Ok(found) => {
+                let bytes = |place: &u32| self.layout().piece(*place).map_or(0, |piece| u64::from(piece.raw));
+                self.stored.fetch_add(found.iter().map(bytes).sum(), Ordering::Relaxed);
+                self.uncompared.lock().extend(found);
+            }
+            Err(error) => log::debug!("the map of the cached {} is not read: {error}", self.layout().name()),
+        }
     }
 
     /// Whether all bytes of the file were found to have this SHA-256, by this mount or an earlier one.
@@ -118,7 +168,9 @@ impl Blob {
                 );
             }
         }
-        if self.drops() != drops {
+        // Another process writes into the map that it drops a piece, and then removes the note.
+        let is_dropped = self.pieces.has_suspects().unwrap_or(true);
+        if self.drops() != drops || is_dropped {
             self.forget_sha256();
         }
     }
@@ -147,9 +199,9 @@ impl Blob {
         self.pieces.layout()
     }
 
-    /// Whether it was removed from the cache.
+    /// Whether it was removed from the cache, by this process or another.
     pub fn is_gone(&self) -> bool {
-        self.pieces.is_removed()
+        self.pieces.is_removed() || self.data.attributes().is_ok_and(|found| found.links == 0)
     }
 
     /// Notes a use at this time.
@@ -172,7 +224,7 @@ impl Blob {
 
     /// A descriptor of the whole file, which cannot write, once all pieces are there.
     pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        if !self.pieces.is_whole() {
+        if !self.look() {
             return Ok(None);
         }
         let Some(writer) = self.data.descriptor()? else { return Ok(None) };
@@ -211,16 +263,37 @@ impl Blob {
         }
     }
 
-    /// Takes the fetching of a piece, unless it is there or on its way.
+    /// Takes the fetching of a piece, unless it is there or on its way in this process.
     pub(in crate::remote) fn begin(self: &Arc<Blob>, place: u32) -> Option<Fetching> {
         let claim = self.pieces.begin(place)?;
-        Some(Fetching { blob: self.clone(), claim, counted: Counted { blob: self.clone(), bytes: 0 } })
+        if self.has(place) {
+            return None;
+        }
+        let counted = Counted { blob: self.clone(), bytes: 0 };
+        Some(Fetching { blob: self.clone(), claim, turn: None, counted })
+    }
+
+    /// Takes the turn of a piece, unless another holder has it.
+    pub(in crate::remote) fn take_turn(&self, place: u32) -> Option<Turn> {
+        let turn = self.root.turn_of(&self.layout().piece(place)?.name.digest);
+        turn.and_then(|turn| Ok(turn.take(Mode::Alone)?.then_some(turn))).ok()?
+    }
+
+    /// Whether another process fetches a piece.
+    pub(in crate::remote) fn is_coming(&self, place: u32) -> bool {
+        let digest = self.layout().piece(place).map(|piece| piece.name.digest);
+        digest.is_some_and(|digest| {
+            self.root.turn_of(&digest).and_then(|turn| turn.is_taken()).unwrap_or(false)
+        })
     }
 
     /// Makes what is there durable and says so on disk.
     pub(super) fn save(&self) -> io::Result<()> {
+        if self.is_gone() {
+            return Ok(());
+        }
         let saved = self.pieces.save();
-        if self.pieces.has_lost() && !self.is_gone() {
+        if self.pieces.has_lost() {
             self.evict()?;
         }
         saved
@@ -233,12 +306,17 @@ impl Blob {
 
     /// Removes its names. Those who have it open read on.
     pub(super) fn evict(&self) -> io::Result<()> {
+        let _names = self.root.names()?;
         self.pieces.remove(&self.disk, self.layout().name())
     }
 
     /// Notes the last use on disk.
-    fn note_use(&self) -> io::Result<()> {
-        let used = UNIX_EPOCH + Duration::from_nanos(self.used.load(Ordering::Relaxed));
+    pub(super) fn note_use(&self) -> io::Result<()> {
+        let used = self.used.load(Ordering::Relaxed);
+        if self.noted.swap(used, Ordering::Relaxed) == used || self.is_gone() {
+            return Ok(());
+        }
+        let used = UNIX_EPOCH + Duration::from_nanos(used);
         match unlinked().read(true).open(self.root.path(BLOBS).join(map_of(self.layout().name()))) {
             Ok(map) => map.set_modified(used),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -252,9 +330,7 @@ impl Drop for Blob {
         if let Err(error) = self.save() {
             log::warn!("pieces of the cached {} will be fetched again: {error}", self.layout().name());
         }
-        if !self.is_gone()
-            && let Err(error) = self.note_use()
-        {
+        if let Err(error) = self.note_use() {
             log::debug!("the last use of the cached {} was not noted: {error}", self.layout().name());
         }
     }
@@ -291,6 +367,7 @@ pub(in crate::remote) enum DiskNews<'a> {
 pub(in crate::remote) struct Fetching {
     blob: Arc<Blob>,
     claim: Claim<Failure>,
+    turn: Option<Turn>,
     counted: Counted,
 }
 
@@ -298,6 +375,11 @@ impl Fetching {
     /// The cached file.
     pub fn blob(&self) -> &Arc<Blob> {
         &self.blob
+    }
+
+    /// The same, by one who has the turn of the piece.
+    pub fn with_turn(self, turn: Option<Turn>) -> Fetching {
+        Fetching { turn, ..self }
     }
 
     /// The cache has room for the piece, and has counted its bytes.
@@ -319,26 +401,47 @@ impl Fetching {
         class: Class,
         told: &(dyn Fn(DiskNews<'_>) + Sync),
     ) -> Result<Got, Arc<Failure>> {
-        let has_room = self.counted.bytes > 0;
-        let got = match if has_room { Some(self.fetch(mirrors, bases, class, told).await) } else { None } {
-            Some(Ok(())) => {
-                self.counted.bytes = 0;
-                Ok(Got::Here)
-            }
-            Some(Err(failure)) if !matches!(failure, Failure::Local(_)) => Err(failure),
-            not_taken => {
-                if let Some(Err(Failure::Local(error))) = &not_taken {
-                    told(DiskNews::Failed(error));
-                }
-                let bytes = self.in_memory(mirrors, bases, class).await.map(Arc::new);
-                // Before the claim ends: who comes then finds it there.
-                if let (Ok(bytes), Some(piece)) = (&bytes, self.claim.piece()) {
-                    told(DiskNews::Left(piece.name, bytes));
-                }
-                bytes.map(Got::Unkept)
-            }
+        let turn = match self.turn.take() {
+            None if self.counted.bytes > 0 => self.wait_for_turn().await,
+            turn => turn.filter(|_| self.counted.bytes > 0),
         };
+        if self.blob.has(self.claim.place()) {
+            return self.claim.end(Ok(Got::Here));
+        }
+        let got =
+            match if turn.is_some() { Some(self.fetch(mirrors, bases, class, told).await) } else { None } {
+                Some(Ok(())) => {
+                    self.counted.bytes = 0;
+                    Ok(Got::Here)
+                }
+                Some(Err(failure)) if !matches!(failure, Failure::Local(_)) => Err(failure),
+                not_taken => {
+                    if let Some(Err(Failure::Local(error))) = &not_taken {
+                        told(DiskNews::Failed(error));
+                    }
+                    let bytes = self.in_memory(mirrors, bases, class).await.map(Arc::new);
+                    // Before the claim ends: who comes then finds it there.
+                    if let (Ok(bytes), Some(piece)) = (&bytes, self.claim.piece()) {
+                        told(DiskNews::Left(piece.name, bytes));
+                    }
+                    bytes.map(Got::Unkept)
+                }
+            };
         self.claim.end(got.map_err(Arc::new))
+    }
+
+    /// Waits for the turn of the piece. `None` if another process has brought the piece, or has the turn and is silent.
+    async fn wait_for_turn(&self) -> Option<Turn> {
+        let (blob, place) = (&self.blob, self.claim.place());
+        let modified = || blob.data.attributes().ok().and_then(|found| found.modified);
+        let turn = blob.root.turn_of(&self.claim.piece()?.name.digest);
+        match turn {
+            Ok(turn) => turn.wait(|| blob.has(place), modified).await,
+            Err(error) => {
+                log::debug!("the lock of a piece: {error}");
+                None
+            }
+        }
     }
 
     async fn in_memory(

@@ -15,7 +15,7 @@ use crate::remote::read::cache::root::Root;
 use crate::remote::read::cache::{Cache, now};
 use crate::remote::read::pieces::unpacked;
 use crate::store::disk::{Disk, Open};
-use crate::store::pieces::file::{MapFile, PieceFile};
+use crate::store::pieces::file::PieceFile;
 use crate::store::pieces::{map_of, read_map};
 
 /// By digest, the names of cached files that have had a piece. They were read once, so some may lack it by now.
@@ -69,7 +69,7 @@ fn opened(root: &Root, name: &str) -> Option<PieceFile<Failure>> {
     let disk = root.blobs();
     let map = read_map(&*disk.open(&map_of(name), Open::Read).ok()?).ok()?;
     let data = disk.open(name, Open::Read).ok()?;
-    Some(PieceFile::of(map, Some(data), MapFile::Never))
+    Some(PieceFile::of(map, Some(data), None))
 }
 
 fn pieces_of(root: &Root, name: &str) -> Vec<(Digest, String)> {

@@ -1,7 +1,9 @@
 //! The cache: whole files of snapshots on the disk of this machine.
 //!
 //! ```text
-//! CACHE/  cache.toml   lock
+//! CACHE/  cache.toml
+//!         lock                 what processes hold against each other (`turns.rs`)
+//!         boot                 the boot of the machine that it was put in order in
 //!         seen                 the newest snapshots that were shown with `--trust`
 //!         known/<32 hex>       the last that was known of a remote, by its URL
 //!         blob/<32 hex>        a file of a snapshot: a piece file
@@ -11,12 +13,21 @@
 //!         base/<64 hex>        the same of a piece that differences are from
 //! ```
 //!
-//! A file that is whole can be given to the kernel, which then reads it without the daemon. One process has
-//! a cache at a time. The files that were used longest ago go first. Files of other names are left alone.
-//!
 //! A cached file is a piece file (`store/pieces/mod.rs` has the table beside clones). It lies at its own offsets in a
-//! file of its own, so that the kernel can read it once it is whole. The file that was used longest ago goes first,
-//! whether open or not: its name goes, and a program that has it open reads on.
+//! file of its own, so that the kernel can read it once it is whole, without the daemon. The file that was used longest ago
+//! goes first, whether open or not: its name goes, and a program that has it open reads on. Files of other names are left
+//! alone.
+//!
+//! Any number of processes share a cache, of any remotes:
+//!
+//! - A piece, and a piece of a log, is fetched by the holder of its lock (`turns.rs`). The others wait, and find it in the
+//!   map or under its name. So none is fetched twice, and a killed process leaves neither a lock nor a torn piece: the map
+//!   names a piece once it was compared and written.
+//! - Each process has the list of files in memory. It reads the directories again before it removes a file, and before its
+//!   own new bytes are a part of the room that was left (`Cache::look`): so the limit holds but for what others write in 0.2
+//!   s. Uses by others are known after 30 s. Each process keeps its own limit, so the smallest holds.
+//! - The first process to come puts the cache in order while it has it alone: drafts of killed ones go, and after the machine
+//!   has booted pieces that nobody has made durable.
 //!
 //! - Bytes from the network go straight into the cached file while they are hashed, in parts of 1 MiB at multiples of 1
 //!   MiB: nobody reads a piece before its state says so, and the page cache gets large folios. A piece that was there
@@ -25,8 +36,8 @@
 //!   descriptor of it is closed.
 //! - Without room in the cache, the last 128 MiB of pieces stay in memory: the kernel reads a piece of 8 MiB in up to
 //!   64 parts, and each would fetch it.
-//! - States are on disk only after the bytes; a map is saved every 30 s and at the end, since each save takes an
-//!   fdatasync. A cached file whose fdatasync failed is given up: the kernel reports lost pages once.
+//! - A piece is durable in the map only after its bytes are; a map is saved every 30 s and at the end, since each save takes
+//!   an fdatasync. A cached file whose fdatasync failed is given up: the kernel reports lost pages once.
 //! - Logs are cached as the remote stores them, compressed, by name. Unpacked bytes have no name that a manifest
 //!   vouches for, and a log says what all other checksums are. A manifest is found by its last 32 bytes, which a mount
 //!   asks the remote for.
@@ -35,16 +46,16 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, statvfs};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::statvfs;
 
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::read::cache::blob::{Blob, allocated};
@@ -53,7 +64,8 @@ use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::cache::pace::{Pace, Written};
 use crate::remote::read::cache::remote_notes::{KNOWN, Known, KnownFile, ShownManifest, path_of, read};
 use crate::remote::read::cache::root::{BLOBS, Root, is_draft, is_hexadecimal, unlinked};
-use crate::remote::read::cache::verify::{Verified, verify};
+use crate::remote::read::cache::turns::{Mode, Turn};
+use crate::remote::read::cache::verify::{Verified, forget_arrived, verify};
 use crate::store::now_nanoseconds;
 use crate::store::pieces::file::remove;
 use crate::store::pieces::layout::Layout;
@@ -66,11 +78,15 @@ pub mod object_cache;
 pub mod pace;
 pub mod remote_notes;
 mod root;
+pub(in crate::remote) mod turns;
 pub mod verify;
 
-const FORMAT: &str = "format = 2\n";
-/// The files of snapshots had other maps then.
-const FORMER_FORMAT: &str = "format = 1\n";
+const FORMAT: &str = "format = 3\n";
+/// The files of snapshots had other maps, or one process had the cache.
+const FORMER_FORMATS: [&str; 2] = ["format = 1\n", "format = 2\n"];
+const BOOT: &str = "boot";
+/// The number of the present boot of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Hexadecimal digits of the name of a blob.
 const NAME_DIGITS: usize = 32;
 const SETTINGS: &str = "cache.toml";
@@ -86,6 +102,11 @@ const OPEN_MAX: usize = 512;
 const CLOSED_AT_ONCE: usize = 64;
 /// After an error of its disk, a cache takes no more bytes for this long.
 const DISTRUSTED: Duration = Duration::from_secs(60);
+
+/// The directories are read again at most this often.
+const LOOKED_EVERY: Duration = Duration::from_millis(200);
+/// The same once the new bytes of this process are one part in so many of the room.
+const ROOM_PARTS: u64 = 16;
 
 /// The daemon of a mount that was just removed saves its maps and then leaves the cache.
 const LEFT_WITHIN: Duration = Duration::from_secs(3);
@@ -126,7 +147,8 @@ pub struct Cache {
     known: Arc<KnownFile>,
     /// Ends the thread that saves maps when it is dropped.
     saver: Option<(Sender<()>, JoinHandle<()>)>,
-    _lock: fs::File,
+    /// Held shared, against those who want the cache alone.
+    using: Turn,
 }
 
 #[derive(Default)]
@@ -136,6 +158,17 @@ struct Files {
     idle: HashMap<String, Idle>,
     /// Small objects, by their paths below the cache.
     kept: HashMap<String, Idle>,
+    seen: Seen,
+}
+
+/// The last look at the files of other processes.
+#[derive(Default)]
+struct Seen {
+    when: Option<Instant>,
+    /// Whether there were others.
+    others: bool,
+    /// Bytes that this process may add before the next look.
+    before_next: u64,
 }
 
 struct Idle {
@@ -155,31 +188,35 @@ pub struct Cached {
 }
 
 impl Cache {
-    /// Opens a cache, or makes an empty one. `Busy` if another process has it, `Forbidden` if others may change it.
+    /// Opens a cache, or makes an empty one. `Busy` if a process has it alone, `Forbidden` if other users may change it.
     pub fn open(directory: &Path, size: Size) -> Result<Cache> {
         let failed = |error| Error::io(format!("opening the cache {}", directory.display()), error);
         let root = Root::open(directory)?;
         for name in Kind::ALL.map(Kind::directory).into_iter().chain([BLOBS, KNOWN]) {
             root.make(name, &directory.join(name))?;
         }
-        let mut options = unlinked();
-        let lock =
-            options.write(true).create(true).truncate(false).open(root.path("lock")).map_err(failed)?;
+        let using = root.turn_of_use().map_err(failed)?;
         let begun = Instant::now();
-        while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let is_alone = loop {
+            if using.take(Mode::Alone).map_err(failed)? {
+                break true;
+            }
+            if using.take(Mode::Shared).map_err(failed)? {
+                break false;
+            }
             if begun.elapsed() >= LEFT_WITHIN {
-                let text = format!(
-                    "the cache {} is in use by another mount; choose another with --cache",
-                    directory.display()
-                );
+                let text = format!("the cache {} is being checked or put in order", directory.display());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             std::thread::sleep(LOCK_STEP);
-        }
+        };
         let settings = root.path(SETTINGS);
         match unlinked().read(true).open(&settings).and_then(io::read_to_string) {
             Ok(text) if text == FORMAT => {}
-            Ok(text) if text == FORMER_FORMAT => drop_former(&root).map_err(failed)?,
+            // A process that was killed has made an empty one.
+            Ok(text) if is_alone && (text.is_empty() || FORMER_FORMATS.contains(&text.as_str())) => {
+                drop_former(&root).map_err(failed)?;
+            }
             Ok(_) => {
                 let text = format!(
                     "{} is not a cache that this program can read; name another directory with --cache",
@@ -193,8 +230,14 @@ impl Cache {
             }
             Err(error) => return Err(failed(error)),
         }
-        let kept = object_cache::found(&root).map_err(failed)?.into_iter().collect();
-        let files = Files { open: HashMap::new(), idle: idle(&root).map_err(failed)?, kept };
+        if is_alone {
+            put_in_order(&root).map_err(failed)?;
+            if !using.take(Mode::Shared).map_err(failed)? {
+                return Err(failed(io::ErrorKind::WouldBlock.into()));
+            }
+        }
+        let mut files = Files::default();
+        files.read(&root).map_err(failed)?;
         let (files, root) = (Arc::new(Mutex::new(files)), Arc::new(root));
         let known = Arc::new(KnownFile::new(&root));
         let saver = saver(Arc::downgrade(&files), known.clone()).map_err(failed)?;
@@ -210,8 +253,13 @@ impl Cache {
             seen: Mutex::default(),
             known,
             saver: Some(saver),
-            _lock: lock,
+            using,
         })
+    }
+
+    /// Whether other processes use it too.
+    pub(in crate::remote) fn is_shared(&self) -> bool {
+        self.using.is_taken().unwrap_or(true)
     }
 
     /// Whether a directory is a cache.
@@ -254,13 +302,7 @@ impl Cache {
 
     /// Whether the cache in a directory knows the remote at a URL.
     pub fn knows(directory: &Path, url: &str) -> bool {
-        Cache::known_since(directory, url).is_some()
-    }
-
-    /// When the cache in a directory has last noted what it knows of the remote at a URL, if it knows that.
-    pub fn known_since(directory: &Path, url: &str) -> Option<SystemTime> {
-        let found = fs::symlink_metadata(directory.join(path_of(url))).ok()?;
-        if found.is_file() { found.modified().ok() } else { None }
+        fs::symlink_metadata(directory.join(path_of(url))).is_ok_and(|found| found.is_file())
     }
 
     /// The last that was known of the remote at a URL, if the cache has it.
@@ -285,9 +327,30 @@ impl Cache {
         self.known.shown(place, number)
     }
 
-    /// Bytes of the pieces that are there.
+    /// Bytes of the pieces that are there, of all processes.
     pub fn stored(&self) -> u64 {
-        self.files.lock().stored()
+        self.looked().stored()
+    }
+
+    /// The files, as of a moment ago.
+    fn looked(&self) -> MutexGuard<'_, Files> {
+        let mut files = self.files.lock();
+        if files.seen.when.is_none_or(|when| when.elapsed() >= LOOKED_EVERY) {
+            self.look(&mut files);
+        }
+        files
+    }
+
+    /// Looks at what other processes have brought and removed, if there are any.
+    fn look(&self, files: &mut Files) {
+        let others = self.is_shared();
+        // Those who have just left may have done something before.
+        if (others || files.seen.others)
+            && let Err(error) = files.read(&self.root)
+        {
+            log::warn!("the cache {} is not read: {error}", self.directory.display());
+        }
+        (files.seen.when, files.seen.others) = (Some(Instant::now()), others);
     }
 
     /// Saves the maps of the open files. Otherwise that happens every few seconds and when the cache is dropped.
@@ -297,12 +360,13 @@ impl Cache {
 
     /// The cached files, those used last first.
     pub fn list(&self) -> Vec<Cached> {
-        let files = self.files.lock();
-        let open = files.open.iter().filter(|(_, blob)| !blob.is_gone()).map(|(name, blob)| Cached {
-            name: name.clone(),
-            stored: blob.stored.load(Ordering::Relaxed),
-            used: blob.used.load(Ordering::Relaxed),
-        });
+        let files = self.looked();
+        let open =
+            files.open.iter().filter(|(_, blob)| !blob.pieces().is_removed()).map(|(name, blob)| Cached {
+                name: name.clone(),
+                stored: blob.stored.load(Ordering::Relaxed),
+                used: blob.used.load(Ordering::Relaxed),
+            });
         let idle = files.idle.iter().chain(&files.kept);
         let idle =
             idle.map(|(name, idle)| Cached { name: name.clone(), stored: idle.stored, used: idle.used });
@@ -332,8 +396,17 @@ impl Cache {
         loop {
             // Nothing is removed for a disk that does not answer.
             let Ok((limit, free)) = self.limit() else { return false };
-            let stored = files.stored();
-            if stored + bytes <= limit && bytes <= free {
+            let mut stored = files.stored();
+            let mut has_room = stored + bytes <= limit && bytes <= free;
+            let is_due = files.seen.when.is_none_or(|when| when.elapsed() >= LOOKED_EVERY);
+            if is_due && (!has_room || bytes > files.seen.before_next) {
+                self.look(&mut files);
+                stored = files.stored();
+                has_room = stored + bytes <= limit && bytes <= free;
+                files.seen.before_next = limit.saturating_sub(stored).min(free) / ROOM_PARTS;
+            }
+            if has_room {
+                files.seen.before_next = files.seen.before_next.saturating_sub(bytes);
                 count(&mut files);
                 return true;
             }
@@ -359,7 +432,7 @@ impl Cache {
     /// Notes that a piece was written. Returns whether the disk is bypassed from now on, because it is slower than the
     /// remote.
     pub(in crate::remote) fn wrote(&self, written: Written) -> bool {
-        self.pace.note(written)
+        self.pace.note(written, Instant::now())
     }
 
     /// The disk did not take bytes: for a while it gets no more.
@@ -373,9 +446,25 @@ impl Cache {
     }
 
     /// Compares all files that nobody has opened with their digests, and small objects with their names. Drops what
-    /// differs.
+    /// differs. `Busy` if another process has the cache.
     pub fn verify(&self) -> Result<Vec<Verified>> {
+        let failed = |error| Error::io(format!("checking the cache {}", self.directory.display()), error);
+        let begun = Instant::now();
+        while !self.using.take(Mode::Alone).map_err(failed)? {
+            if begun.elapsed() >= LEFT_WITHIN {
+                let text = format!("the cache {} is in use by a mount", self.directory.display());
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            std::thread::sleep(LOCK_STEP);
+        }
+        let verified = self.verify_alone();
+        self.using.take(Mode::Shared).map_err(failed)?;
+        verified
+    }
+
+    fn verify_alone(&self) -> Result<Vec<Verified>> {
         let mut files = self.files.lock();
+        files.read(&self.root).map_err(|error| Error::io(self.directory.display(), error))?;
         let (disk, blobs) = (self.root.blobs(), self.root.path(BLOBS));
         let mut names: Vec<String> = files.idle.keys().cloned().collect();
         names.sort_unstable();
@@ -410,7 +499,7 @@ impl Cache {
 
     /// Removes files until at most `bytes` are stored.
     pub fn trim(&self, bytes: u64) {
-        let mut files = self.files.lock();
+        let mut files = self.looked();
         while files.stored() > bytes && files.evict_one(&self.root, "") {}
     }
 
@@ -466,8 +555,21 @@ impl Drop for Cache {
 }
 
 impl Files {
+    /// Reads the directories: files that other processes have brought, grown or removed.
+    fn read(&mut self, root: &Root) -> io::Result<()> {
+        let mut idle = idle(root)?;
+        self.open.retain(|_, blob| !blob.is_gone());
+        for (name, blob) in &self.open {
+            blob.look();
+            idle.remove(name);
+        }
+        self.idle = idle;
+        self.kept = object_cache::found(root)?.into_iter().collect();
+        Ok(())
+    }
+
     fn stored(&self) -> u64 {
-        let open = self.open.values().filter(|blob| !blob.is_gone());
+        let open = self.open.values().filter(|blob| !blob.pieces().is_removed());
         let open: u64 = open.map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
         open + self.idle.values().chain(self.kept.values()).map(|idle| idle.stored).sum::<u64>()
     }
@@ -481,8 +583,8 @@ impl Files {
         let Some(name) = oldest else { return false };
         let removed = match self.open.remove(&name) {
             Some(blob) => blob.evict(),
-            None if self.kept.remove(&name).is_some() => fs::remove_file(root.path(&name)),
-            None => remove(&root.blobs(), &name),
+            None if self.kept.remove(&name).is_some() => remove_file(&root.path(&name)),
+            None => root.names().and_then(|_names| remove(&root.blobs(), &name)),
         };
         self.idle.remove(&name);
         if let Err(error) = removed {
@@ -532,44 +634,84 @@ fn save(files: &Mutex<Files>, known: &KnownFile) {
         if let Err(error) = blob.save() {
             log::warn!("the cache could not be saved: {error}");
         }
+        if let Err(error) = blob.note_use() {
+            log::debug!("the last use of the cached {} was not noted: {error}", blob.layout().name());
+        }
     }
 }
 
-/// The files of a cache that was just opened. Those without a map are from a killed process and go.
+/// Removes a file that another process may have removed.
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The files of snapshots that have a map.
 fn idle(root: &Root) -> io::Result<HashMap<String, Idle>> {
-    let (disk, blobs) = (root.blobs(), root.path(BLOBS));
+    let blobs = root.path(BLOBS);
     let mut found = HashMap::new();
     for entry in fs::read_dir(&blobs)? {
-        let (metadata, name) = {
-            let entry = entry?;
-            (entry.metadata()?, entry.file_name())
-        };
-        let Some(name) = name.to_str().filter(|_| metadata.is_file()) else { continue };
-        if is_draft(name, NAME_DIGITS) {
-            fs::remove_file(blobs.join(name))?;
-        }
-        if !is_hexadecimal(name, NAME_DIGITS) {
-            continue;
-        }
-        match fs::symlink_metadata(blobs.join(map_of(name))) {
-            Ok(map) => {
-                let used = map.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-                let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
-                found.insert(name.to_owned(), Idle { stored: allocated(&metadata), used });
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => remove(&disk, name)?,
+        let name = entry?.file_name();
+        let Some(name) = name.to_str().filter(|name| is_hexadecimal(name, NAME_DIGITS)) else { continue };
+        let maps = fs::symlink_metadata(blobs.join(map_of(name)));
+        let both = maps.and_then(|map| Ok((map, fs::symlink_metadata(blobs.join(name))?)));
+        let (map, data) = match both {
+            Ok(both) => both,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
+        };
+        if data.is_file() {
+            let used = map.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
+            found.insert(name.to_owned(), Idle { stored: allocated(&data), used });
         }
     }
     Ok(found)
 }
 
-/// Removes the files of snapshots from a cache of the former format. Manifests and logs stay.
+/// Removes from a cache that no other process uses what killed ones have left: drafts, and files without a map. After
+/// the machine has booted, forgets pieces that were not made durable.
+fn put_in_order(root: &Root) -> io::Result<()> {
+    let (disk, blobs) = (root.blobs(), root.path(BLOBS));
+    for entry in fs::read_dir(&blobs)? {
+        let entry = entry?;
+        let (is_file, name) = (entry.metadata()?.is_file(), entry.file_name());
+        let Some(name) = name.to_str().filter(|_| is_file) else { continue };
+        if is_draft(name, NAME_DIGITS) {
+            fs::remove_file(entry.path())?;
+        }
+        if is_hexadecimal(name, NAME_DIGITS) && !blobs.join(map_of(name)).exists() {
+            remove(&disk, name)?;
+        }
+    }
+    object_cache::remove_drafts(root)?;
+    let now = fs::read(BOOT_ID)?;
+    let before = unlinked().read(true).open(root.path(BOOT)).and_then(|file| {
+        let mut bytes = Vec::new();
+        file.take(now.len() as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    });
+    if before.is_ok_and(|before| before == now) {
+        return Ok(());
+    }
+    for name in idle(root)?.into_keys() {
+        if let Err(error) = forget_arrived(&disk, &name) {
+            log::warn!("the cached {name} is fetched again: {error}");
+            remove(&disk, &name)?;
+        }
+    }
+    let mut options = unlinked();
+    options.write(true).create(true).truncate(true).open(root.path(BOOT))?.write_all(&now)
+}
+
+/// Removes the files of snapshots from a cache of a former format. Manifests and logs stay.
 fn drop_former(root: &Root) -> io::Result<()> {
     for name in idle(root)?.into_keys() {
         remove(&root.blobs(), &name)?;
     }
-    // Both formats have as many bytes, so the file has one of them at any time.
+    // All formats have as many bytes, so the file has one of them at any time.
     unlinked().write(true).open(root.path(SETTINGS))?.write_all(FORMAT.as_bytes())
 }
 

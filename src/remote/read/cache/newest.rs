@@ -22,6 +22,7 @@ impl Cache {
         let failed = |error| Error::io(self.directory().join(SEEN).display(), error);
         let key = format!("{remote} {}/{}", keys::escape(place.tenant), keys::escape(place.name));
         let _held = self.seen.lock();
+        let _names = self.root.names().map_err(failed)?;
         let mut all = self.read_seen().map_err(failed)?;
         let before = all.get(&key).copied().unwrap_or(0);
         if number > before {

@@ -2,20 +2,22 @@
 //! differences as they are stored, and indexes of sources.
 //!
 //! Invariants: (1) Bytes are given to nobody before they were compared with their name. (2) A file gets its name
-//! once all bytes are written, so that a killed process leaves drafts only.
+//! once all bytes are written, so that a killed process leaves drafts only. Other processes may make the same file at
+//! the same time, with the same bytes, or remove it.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::format::snapshot::manifest;
 use crate::format::snapshot::piece_map::{DIGEST_BYTES, Digest};
 use crate::model::hex;
 use crate::remote::read::cache::root::{DRAFT, Root, is_draft, is_hexadecimal, unlinked};
+use crate::remote::read::cache::turns::Turn;
 use crate::remote::read::cache::verify::Verified;
 use crate::remote::read::cache::{Cache, Idle, now};
+use crate::store::disk::files::random_id;
 
 /// A kind of such objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,9 +34,6 @@ pub enum Kind {
 
 /// Hexadecimal digits of the name of such an object.
 const NAME_DIGITS: usize = 2 * DIGEST_BYTES;
-
-/// Makes names of drafts differ.
-static DRAFTS: AtomicU64 = AtomicU64::new(0);
 
 impl Kind {
     pub(super) const ALL: [Kind; 4] = [Kind::Manifest, Kind::Log, Kind::Base, Kind::Index];
@@ -84,22 +83,19 @@ impl Kind {
 impl Cache {
     /// The bytes of an object, if they are here and right. It has `len` bytes.
     pub fn kept(&self, kind: Kind, name: &Digest, len: u64) -> Option<Vec<u8>> {
-        let place = kind.place(name);
-        if !self.files.lock().kept.contains_key(&place) {
-            return None;
-        }
-        let used = now();
+        let (place, used) = (kind.place(name), now());
         let found = read(&self.root.path(&place), len, Some(used));
-        // Another thread is writing it.
         if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            self.files.lock().kept.remove(&place);
             return None;
         }
         let found = found.ok().filter(|bytes| kind.name_of(bytes).as_ref() == Some(name));
         let mut files = self.files.lock();
         if found.is_some() {
-            files.kept.entry(place).and_modify(|kept| kept.used = used);
-        } else if files.kept.remove(&place).is_some() {
+            files.kept.insert(place, Idle { stored: len, used });
+        } else {
             log::warn!("{}/{place}: its bytes are wrong; it is fetched again", self.directory.display());
+            files.kept.remove(&place);
             drop(fs::remove_file(self.root.path(&place)));
         }
         found
@@ -107,45 +103,48 @@ impl Cache {
 
     /// The same of an object of any length.
     pub fn kept_whole(&self, kind: Kind, name: &Digest) -> Option<Vec<u8>> {
-        let stored = self.files.lock().kept.get(&kind.place(name)).map(|kept| kept.stored)?;
-        self.kept(kind, name, stored)
+        let found = fs::symlink_metadata(self.root.path(&kind.place(name))).ok()?;
+        self.kept(kind, name, found.len())
     }
 
     /// Whether there is this object, as far as can be told without reading it.
     pub fn keeps(&self, kind: Kind, name: &Digest) -> bool {
-        self.files.lock().kept.contains_key(&kind.place(name))
+        self.root.path(&kind.place(name)).exists()
+    }
+
+    /// Waits until no other process fetches an object, and keeps others from it. `None` if one has brought it, or is silent.
+    pub(in crate::remote) async fn turn(&self, kind: Kind, name: &Digest) -> Option<Turn> {
+        self.root.turn_of(name).ok()?.wait(|| self.keeps(kind, name), || ()).await
     }
 
     /// Keeps an object, if there is room. The caller has compared its bytes with its name.
     pub fn keep(&self, kind: Kind, name: &Digest, bytes: &[u8]) -> io::Result<()> {
         let (place, stored) = (kind.place(name), bytes.len() as u64);
-        {
-            let mut files = self.files.lock();
-            match files.kept.get(&place) {
-                Some(kept) if kept.stored == stored && self.root.path(&place).exists() => return Ok(()),
-                // The file has another length, so it is wrong, or somebody has removed it.
-                Some(_) => drop(files.kept.remove(&place)),
-                None => {}
-            }
+        let path = self.root.path(&place);
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_file() && found.len() == stored => return Ok(()),
+            // It has another length, so it is wrong.
+            _ => drop(self.files.lock().kept.remove(&place)),
         }
+        let idle = || Idle { stored, used: now() };
         let has_room = self.make_room_for(&place, stored, |files| {
-            files.kept.insert(place.clone(), Idle { stored, used: now() });
+            files.kept.insert(place.clone(), idle());
         });
         if !has_room {
             return Ok(());
         }
-        let path = self.root.path(&place);
-        let draft = path.with_extension(format!("{}.{DRAFT}", DRAFTS.fetch_add(1, Ordering::Relaxed)));
+        let draft = path.with_extension(format!("{}.{DRAFT}", draft_number()?));
         let mut options = unlinked();
         options.write(true).create_new(true);
-        let written = options.open(&draft).and_then(|mut file| file.write_all(bytes)).and_then(|()| {
-            // It may have been evicted meanwhile.
-            let files = self.files.lock();
-            if files.kept.contains_key(&place) { fs::rename(&draft, &path) } else { fs::remove_file(&draft) }
-        });
+        let written = options.open(&draft).and_then(|mut file| file.write_all(bytes));
+        let written = written.and_then(|()| fs::rename(&draft, &path));
+        let mut files = self.files.lock();
         if written.is_err() {
-            self.files.lock().kept.remove(&place);
+            files.kept.remove(&place);
             drop(fs::remove_file(&draft));
+        } else {
+            // A look at the directory has not found it.
+            files.kept.insert(place, idle());
         }
         written
     }
@@ -185,25 +184,45 @@ pub(super) fn verify(root: &Root, place: &str, len: u64) -> io::Result<Verified>
     Ok(Verified { name: place.to_owned(), bytes: len, right: u64::from(is_right), dropped: 0, removed })
 }
 
-/// The objects of a cache that was just opened, by their places. Drafts are from a killed process and go.
+/// The objects of a cache, by their places.
 pub(super) fn found(root: &Root) -> io::Result<Vec<(String, Idle)>> {
     let mut found = Vec::new();
     for kind in Kind::ALL {
         for entry in fs::read_dir(root.path(kind.directory()))? {
             let entry = entry?;
-            let (metadata, name) = (entry.metadata()?, entry.file_name());
-            let Some(name) = name.to_str().filter(|_| metadata.is_file()) else { continue };
-            if is_draft(name, NAME_DIGITS) {
-                fs::remove_file(entry.path())?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| is_hexadecimal(name, NAME_DIGITS)) else { continue };
+            let metadata = match entry.metadata() {
+                // Another process has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
+            if metadata.is_file() {
+                let used = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+                let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
+                found.push((format!("{}/{name}", kind.directory()), Idle { stored: metadata.len(), used }));
             }
-            if !is_hexadecimal(name, NAME_DIGITS) {
-                continue;
-            }
-            let used = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-            let used = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
-            let place = format!("{}/{name}", kind.directory());
-            found.push((place, Idle { stored: metadata.len(), used }));
         }
     }
     Ok(found)
+}
+
+/// Removes the drafts of killed processes from a cache that nobody else uses.
+pub(super) fn remove_drafts(root: &Root) -> io::Result<()> {
+    for kind in Kind::ALL {
+        for entry in fs::read_dir(root.path(kind.directory()))? {
+            let entry = entry?;
+            if entry.file_name().to_str().is_some_and(|name| is_draft(name, NAME_DIGITS))
+                && entry.metadata()?.is_file()
+            {
+                fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number that makes the names of drafts of all processes differ.
+fn draft_number() -> io::Result<u128> {
+    Ok(random_id()?.0)
 }

@@ -32,6 +32,8 @@ pub(super) struct Pace {
 #[derive(Default)]
 struct State {
     window: Written,
+    /// When the first bytes of the window were asked for.
+    begun: Option<Instant>,
     lagged: Option<Instant>,
 }
 
@@ -44,24 +46,28 @@ impl Written {
         }
     }
 
-    /// Whether the bytes waited for the disk for most of the time, and it is slow.
-    fn lags(&self) -> bool {
-        let is_slow = self.bytes as f64 / self.writing.as_secs_f64() < ENOUGH_BYTES_A_SECOND as f64;
+    /// Whether the bytes, which came in this time, waited for the disk for most of it, and it is slow. Pieces are written
+    /// at the same time, so the sum of their times may be many times that of the disk.
+    fn lags(&self, within: Duration) -> bool {
+        let busy = self.writing.min(within).as_secs_f64();
+        let is_slow = (self.bytes as f64) < busy * ENOUGH_BYTES_A_SECOND as f64;
         is_slow && self.writing * 2 > self.total
     }
 }
 
 impl Pace {
-    /// Notes that a piece was written. Returns whether the disk lags from now on.
-    pub fn note(&self, written: Written) -> bool {
+    /// Notes that a piece was written just now. Returns whether the disk lags from now on.
+    pub fn note(&self, written: Written, now: Instant) -> bool {
         let mut state = self.state.lock();
         state.window = state.window.and(written);
+        let begun = *state.begun.get_or_insert(now.checked_sub(written.total).unwrap_or(now));
         if state.window.bytes < WINDOW_BYTES {
             return false;
         }
-        let lags = std::mem::take(&mut state.window).lags();
+        state.begun = None;
+        let lags = std::mem::take(&mut state.window).lags(now.saturating_duration_since(begun));
         if lags {
-            state.lagged = Some(Instant::now());
+            state.lagged = Some(now);
         }
         lags
     }
@@ -85,14 +91,22 @@ mod tests {
     fn a_disk_lags_only_if_bytes_wait_for_it_and_it_is_slow() {
         // Bytes that wait for the network, for a fast disk, for a slow disk.
         for (writing, total, lags) in [(100, 900, false), (15, 20, false), (100, 150, true)] {
-            let pace = Pace::default();
-            assert!((0..3).all(|_| !pace.note(written(writing, total))));
-            assert_eq!(
-                (pace.note(written(writing, total)), pace.lags()),
-                (lags, lags),
-                "{writing} of {total}"
-            );
-            assert!(!pace.note(written(writing, total)), "a new window");
+            let (pace, begun) = (Pace::default(), Instant::now());
+            let noted =
+                |number| pace.note(written(writing, total), begun + Duration::from_millis(total * number));
+            assert!((1..4).all(|number| !noted(number)));
+            assert_eq!((noted(4), pace.lags()), (lags, lags), "{writing} of {total}");
+            assert!(!noted(5), "a new window");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_takes_many_pieces_at_the_same_time_is_not_slow_because_each_takes_long() {
+        for (pieces_at_once, lags) in [(1, true), (8, false)] {
+            let (pace, begun) = (Pace::default(), Instant::now());
+            let after = |number: u32| Duration::from_millis(100) * (number / pieces_at_once + 1);
+            let noted = (0..4).map(|number| pace.note(written(100, 100), begun + after(number)));
+            assert_eq!(noted.last(), Some(lags), "{pieces_at_once}");
         }
     }
 }

@@ -109,6 +109,20 @@ impl Known {
         })
     }
 
+    /// Adds the manifests that another mount of the same remote has shown.
+    fn join(&mut self, others: Known) {
+        for (place, shown) in others.shown {
+            let mine = self.shown.get(&place);
+            let is_known = |one: &ShownManifest| {
+                mine.is_some_and(|mine| mine.iter().any(|own| own.number == one.number))
+            };
+            let more: Vec<ShownManifest> = shown.into_iter().filter(|one| !is_known(one)).collect();
+            for manifest in more {
+                self.show(place.clone(), manifest);
+            }
+        }
+    }
+
     /// Notes a manifest. Returns whether it is new.
     fn show(&mut self, place: OwnedCollectionName, manifest: ShownManifest) -> bool {
         let shown = self.shown.entry(place).or_default();
@@ -148,11 +162,17 @@ impl KnownFile {
 
     /// Writes what has changed since the last call.
     pub fn save(&self) -> io::Result<()> {
-        let (path, text) = {
+        let is_unsaved = |state: &State| state.path.clone().filter(|_| !state.is_saved);
+        let Some(path) = is_unsaved(&self.state.lock()) else { return Ok(()) };
+        let _names = self.root.names()?;
+        let others = read(&self.root.path(&path)).ok().flatten();
+        let text = {
             let mut state = self.state.lock();
-            let Some(path) = state.path.clone().filter(|_| !state.is_saved) else { return Ok(()) };
             state.is_saved = true;
-            (path, state.known.to_text())
+            if let Some(others) = others.filter(|others| others.said == state.known.said) {
+                state.known.join(others);
+            }
+            state.known.to_text()
         };
         let draft = self.root.path(&format!("{path}.new"));
         match fs::remove_file(&draft) {

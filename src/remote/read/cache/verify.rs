@@ -2,11 +2,11 @@
 
 use std::io;
 
-use crate::format::snapshot::piece_map::PieceState;
+use crate::format::snapshot::piece_map::{ARRIVED, PieceState};
 use crate::remote::client::failure::Failure;
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, Open};
-use crate::store::pieces::file::{MapFile, PieceFile, remove};
+use crate::store::pieces::file::{PieceFile, remove};
 use crate::store::pieces::{map_of, read_map};
 
 /// The findings about a cached file.
@@ -31,6 +31,20 @@ impl Verified {
     }
 }
 
+/// Forgets the pieces of a file, which nobody else has open, that were not made durable.
+pub(super) fn forget_arrived(disk: &FileDisk, name: &str) -> io::Result<()> {
+    let file = disk.open(&map_of(name), Open::Write)?;
+    let map = read_map(&*file)?;
+    let (places, mut state) = (map.places(), [0]);
+    for piece in 0..map.pieces.len() as u32 {
+        file.read_exact_at(&mut state, places.state(piece))?;
+        if state == [ARRIVED] {
+            file.write_at(&[PieceState::Remote.byte()], places.state(piece))?;
+        }
+    }
+    Ok(())
+}
+
 /// Compares a file, which nobody else has open, and drops pieces that differ from its map. Without a usable map it is
 /// removed.
 pub(super) fn verify(disk: &FileDisk, name: &str) -> io::Result<Verified> {
@@ -44,7 +58,7 @@ pub(super) fn verify(disk: &FileDisk, name: &str) -> io::Result<Verified> {
     let Some(map) = map else { return removed("its map is damaged") };
     let data = disk.open(name, Open::Write)?;
     let len = data.len()?;
-    let file = PieceFile::<Failure>::of(map, Some(data), MapFile::There(map_file));
+    let file = PieceFile::<Failure>::of(map, Some(data), Some(map_file));
     if len != file.layout().bytes() {
         return removed("it has another length than its map says");
     }
