@@ -1,8 +1,8 @@
 //! Decodes payloads to elements: `code * scale` in f32, then rounded to the element type.
 
-use super::arch::{Group, InstructionSet, Job, Kernel};
+use super::arch::{Group, InstructionSet, Job, Kernel, signed};
 use super::element::Element;
-use super::payload::{FLAGS_LEN, SCALE_LEN, codes_len, largest_code, payload_len};
+use super::payload::{FLAGS_LEN, SCALE_LEN, codes_len, payload_len};
 use crate::model::{Dtype, Encoding, Error, GROUP_LEN, Result, Tier};
 
 impl InstructionSet {
@@ -127,10 +127,14 @@ fn store<K: Kernel, const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool>
     group: &[u8],
     out: &mut [u8],
 ) -> Option<()> {
-    if ELEMENT == BF16 && BITS <= 5 && !TWO_LEVEL {
+    if ELEMENT != F16 && !TWO_LEVEL {
         let (head, codes) = group.split_at(SCALE_LEN);
         let scale = scale(head, 0)?;
-        if let (false, Some(out)) = (scale.is_subnormal(), out.first_chunk_mut()) {
+        if let (F32, Some(out)) = (ELEMENT, out.first_chunk_mut()) {
+            kernel.store_f32_products::<BITS>(codes, scale, out);
+            return Some(());
+        }
+        if let (BF16, false, Some(out)) = (ELEMENT, scale.is_subnormal(), out.first_chunk_mut()) {
             kernel.store_bf16_products::<BITS>(codes, scale, out);
             return Some(());
         }
@@ -165,13 +169,6 @@ fn padded<const TWO_LEVEL: bool>(group: &[u8], elements: usize, head_len: usize)
     full[..head.len()].copy_from_slice(head);
     full[head_len..head_len + codes.len()].copy_from_slice(codes);
     full
-}
-
-/// The codes of a full group's stream, signed.
-#[inline(always)]
-pub(super) fn signed<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8]) -> K::Bytes {
-    let codes = kernel.expand::<BITS>(stream);
-    if BITS == 8 { codes } else { kernel.shift_codes(codes, -largest_code(BITS)) }
 }
 
 /// The scale at byte `at`; `None` if it is not finite.

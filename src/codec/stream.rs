@@ -1,8 +1,7 @@
 //! Packs codes to streams and unpacks them: value i has the bits from `i * b`, least significant
 //! first.
 
-use super::arch::{InstructionSet, Job, Kernel};
-use super::decode::signed;
+use super::arch::{InstructionSet, Job, Kernel, signed};
 use super::payload::{CodeRange, code_range, codes_len, largest_code};
 use crate::model::{Error, GROUP_LEN, Result};
 

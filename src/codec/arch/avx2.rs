@@ -4,8 +4,9 @@
 use std::arch::x86_64::*;
 
 use super::avx2_codes;
+use super::avx2_products::{self, round_to_upper_half};
 use super::cells::Cells;
-use super::kernel::{Group, Job, Kernel};
+use super::kernel::{Group, Job, Kernel, store_f32_each};
 
 /// Proof that the processor supports the set. Only [`Avx2::detect`] creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +66,7 @@ fn widen_bf16(eight: __m128i) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn narrow_bf16(value: __m256) -> __m256i {
-    let bits = _mm256_castps_si256(value);
-    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-    let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half))
+    _mm256_srli_epi32::<16>(round_to_upper_half(value))
 }
 
 /// All bits of the lanes whose bit of `mask` is set.
@@ -179,6 +177,27 @@ impl Kernel for Avx2 {
             ))
         );
         self.write(rounded, bytes);
+    }
+
+    #[inline(always)]
+    fn store_f32_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 256]) {
+        match BITS {
+            // SAFETY: `self` proves the set.
+            3 => unsafe { avx2_products::store_f32_looked_up(stream, scale, bytes) },
+            // SAFETY: `self` proves the set.
+            5 | 7 => unsafe { avx2_products::store_f32::<BITS>(stream, scale, bytes) },
+            _ => store_f32_each::<Self, BITS>(self, stream, scale, bytes),
+        }
+    }
+
+    #[inline(always)]
+    fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
+        match BITS {
+            // SAFETY: `self` proves the set.
+            3 => unsafe { avx2_products::store_bf16_looked_up(stream, scale, bytes) },
+            // SAFETY: `self` proves the set.
+            _ => unsafe { avx2_products::store_bf16::<BITS>(stream, scale, bytes) },
+        }
     }
 
     #[inline(always)]

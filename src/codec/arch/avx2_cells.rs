@@ -184,26 +184,28 @@ impl Cells for Avx2 {
         if mask == 0 {
             return bytes;
         }
-        let mut spread = [0; 64];
+        let mut eights = [with_proof!(self, _mm_setzero_si128()); 8];
         let mut at = 0;
-        for (i, eight) in spread.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let bits = (mask >> (8 * i)) as u8;
+        for (eight, bits) in eights.iter_mut().zip(mask.to_le_bytes()) {
             // At most 8 bytes for each of the bytes before, so eight are left.
             let Some(source) = next.get(at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
             // SAFETY: the references cover 8 bytes each; `self` proves AVX2, hence SSSE3.
             *eight = unsafe {
                 let order = _mm_loadl_epi64(EXPANSIONS[usize::from(bits)].as_ptr().cast());
-                let source = _mm_loadl_epi64(source.as_ptr().cast());
-                _mm_cvtsi128_si64(_mm_shuffle_epi8(source, order)).to_le_bytes()
+                _mm_shuffle_epi8(_mm_loadl_epi64(source.as_ptr().cast()), order)
             };
             at += bits.count_ones() as usize;
         }
-        let mut out = bytes;
-        let spread = self.load_bytes(&spread);
-        for ((half, spread), bits) in out.iter_mut().zip(spread).zip([mask as u32, (mask >> 32) as u32]) {
-            *half = with_proof!(self, _mm256_blendv_epi8(*half, spread, bytes_of_mask(bits)));
-        }
-        out
+        // Joined in registers: a load would wait until eight stores are done.
+        let [a, b, c, d, e, f, g, h] = eights;
+        let spread = with_proof!(
+            self,
+            [
+                _mm256_set_m128i(_mm_unpacklo_epi64(c, d), _mm_unpacklo_epi64(a, b)),
+                _mm256_set_m128i(_mm_unpacklo_epi64(g, h), _mm_unpacklo_epi64(e, f))
+            ]
+        );
+        self.or_bytes(bytes, spread)
     }
 
     #[inline(always)]

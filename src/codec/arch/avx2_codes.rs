@@ -29,7 +29,7 @@ impl<const BITS: usize> Split<BITS> {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn read(bytes: &[u8; 16]) -> __m128i {
+pub(super) fn read(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: the reference covers the 16 bytes.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
@@ -37,7 +37,7 @@ fn read(bytes: &[u8; 16]) -> __m128i {
 /// Loads the sixteen bytes of the stream at `at`.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn read_at(stream: &[u8], at: usize) -> __m128i {
+pub(super) fn read_at(stream: &[u8], at: usize) -> __m128i {
     match stream[at..].first_chunk() {
         Some(bytes) => read(bytes),
         None => _mm_setzero_si128(),

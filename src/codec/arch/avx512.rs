@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512_codes::{Permutations, UPPER_HALVES, Words};
-use super::kernel::{Group, Job, Kernel};
+use super::kernel::{Group, Job, Kernel, store_bf16_each};
 
 /// Proof that the processor supports the set and, with `BF16`, the conversion to bf16. Only
 /// [`Avx512::detect`] creates it.
@@ -209,6 +209,9 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
 
     #[inline(always)]
     fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
+        if BITS > 5 {
+            return store_bf16_each::<Self, BITS>(self, stream, scale, bytes);
+        }
         // There are at most 32 codes, so the product of each is rounded once and then looked up.
         let all =
             Words::<BITS>::CODES.each_ref().map(|codes| self.mul(self.load_f32(codes), self.splat(scale)));

@@ -18,10 +18,15 @@ pub(in crate::codec) trait Cells: Copy {
     fn bits_of_bytes<const WIDTH: usize>(self, bytes: Self::Bytes) -> [u64; WIDTH];
     /// Replaces each byte, below 16, by its entry in `table`.
     fn look_up(self, codes: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    /// The entry in `table` of each code: bit j of code i is bit i of `words[j]`. `WIDTH` is 1 to 4.
+    #[inline(always)]
+    fn symbols<const WIDTH: usize>(self, words: [u64; WIDTH], table: &[u8; 16]) -> Self::Bytes {
+        self.look_up(self.bytes_of_bits(words), table)
+    }
     /// The code of each byte: its entry in `table`. That is the place in `symbols`, at most 15, of the first that equals
     /// the byte where the bits of `mask` are set, or their number.
     fn codes(self, bytes: Self::Bytes, symbols: &[u8], mask: u8, table: &[u8; 256]) -> Self::Bytes;
-    /// Replaces the bytes whose bits in `mask` are set by the first bytes of `next`, in order.
+    /// Replaces the bytes whose bits in `mask` are set, all zero, by the first bytes of `next`, in order.
     fn expand_bytes(self, bytes: Self::Bytes, mask: u64, next: &[u8; 64]) -> Self::Bytes;
     /// Stores the bytes whose bits in `mask` are set at the beginning of `out`, in order. The rest of
     /// `out` is unspecified.

@@ -49,15 +49,17 @@ pub(in crate::codec) trait Kernel: Cells {
         }
     }
 
-    /// The products of a group's codes, of `BITS` bits (3 or 5), with `scale`, which is not
-    /// subnormal, as little-endian bf16.
+    /// The products of a group's codes, of `BITS` bits, with `scale`, as little-endian f32.
+    #[inline(always)]
+    fn store_f32_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 256]) {
+        store_f32_each::<Self, BITS>(self, stream, scale, bytes);
+    }
+
+    /// The products of a group's codes, of `BITS` bits, with `scale`, which is not subnormal,
+    /// as little-endian bf16.
     #[inline(always)]
     fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
-        let codes = self.shift_codes(self.expand::<BITS>(stream), -largest_code(BITS));
-        let [a, b, c, d] = self.mul_group(self.lanes_of(codes), self.splat(scale));
-        for (pair, bytes) in [[a, b], [c, d]].into_iter().zip(bytes.as_chunks_mut().0) {
-            self.store_bf16_pair(pair, bytes);
-        }
+        store_bf16_each::<Self, BITS>(self, stream, scale, bytes);
     }
 
     /// `a + b`
@@ -107,6 +109,46 @@ pub(in crate::codec) trait Kernel: Cells {
     fn lanes_of(self, codes: Self::Bytes) -> Group<Self>;
     /// Integers in -128..=127 as signed bytes.
     fn bytes_of(self, values: Group<Self>) -> Self::Bytes;
+}
+
+/// The signed codes of a full group's stream.
+#[inline(always)]
+pub(in crate::codec) fn signed<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8]) -> K::Bytes {
+    let codes = kernel.expand::<BITS>(stream);
+    if BITS == 8 { codes } else { kernel.shift_codes(codes, -largest_code(BITS)) }
+}
+
+#[inline(always)]
+fn products<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8], scale: f32) -> Group<K> {
+    kernel.mul_group(kernel.lanes_of(signed::<K, BITS>(kernel, stream)), kernel.splat(scale))
+}
+
+/// [`Kernel::store_f32_products`] for sets without a shorter way.
+#[inline(always)]
+pub(super) fn store_f32_each<K: Kernel, const BITS: usize>(
+    kernel: K,
+    stream: &[u8],
+    scale: f32,
+    bytes: &mut [u8; 256],
+) {
+    let values = products::<K, BITS>(kernel, stream, scale);
+    for (lanes, bytes) in values.into_iter().zip(bytes.as_chunks_mut().0) {
+        kernel.store_f32(lanes, bytes);
+    }
+}
+
+/// [`Kernel::store_bf16_products`] for sets without a shorter way.
+#[inline(always)]
+pub(super) fn store_bf16_each<K: Kernel, const BITS: usize>(
+    kernel: K,
+    stream: &[u8],
+    scale: f32,
+    bytes: &mut [u8; 128],
+) {
+    let [a, b, c, d] = products::<K, BITS>(kernel, stream, scale);
+    for (pair, bytes) in [[a, b], [c, d]].into_iter().zip(bytes.as_chunks_mut().0) {
+        kernel.store_bf16_pair(pair, bytes);
+    }
 }
 
 /// The inner loop of a codec. `run` and everything that it calls must be inlined to be

@@ -14,6 +14,8 @@ mod avx2_cells;
 #[cfg(target_arch = "x86_64")]
 mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
+mod avx2_products;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_cells;
@@ -36,7 +38,7 @@ mod tables;
 use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use avx512::Avx512;
-pub(super) use kernel::{Group, Job, Kernel, LANES};
+pub(super) use kernel::{Group, Job, Kernel, LANES, signed};
 #[cfg(target_arch = "aarch64")]
 use neon::Neon;
 use scalar::Scalar;

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 
 use super::cells::Cells;
-use super::kernel::{Group, Job, Kernel};
+use super::kernel::{Group, Job, Kernel, store_bf16_each};
 use super::neon_codes;
 
 /// Proof that the processor supports the set. Only [`Neon::detect`] creates it.
@@ -252,6 +252,9 @@ impl Kernel for Neon {
 
     #[inline(always)]
     fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
+        if BITS > 5 {
+            return store_bf16_each::<Self, BITS>(self, stream, scale, bytes);
+        }
         let codes = self.expand::<BITS>(stream);
         let quarters = with_proof!(self, neon_codes::bf16_products::<BITS>(codes, scale));
         for (value, bytes) in quarters.into_iter().flatten().zip(bytes.as_chunks_mut().0) {

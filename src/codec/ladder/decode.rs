@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::layout::{CELL, LEVELS_MAX, Ladder, Layout, Level, Plane, WIDTH_MAX};
+use super::layout::{CELL, LEVELS_MAX, Ladder, Layout, Level, Plane, SYMBOLS, WIDTH_MAX};
 use super::scratch::Scratch;
 use crate::codec::arch::{InstructionSet, Job, Kernel};
 use crate::model::{Error, Result};
 
 /// Elements that are decoded plane after plane before their bytes are joined, so that these stay in the
-/// first cache.
+/// first cache. The highest plane is decoded while it is joined, if it is a ladder without low bits.
 const STRIP: usize = 4096;
 
 /// Decodes a block of `out.len() / width` elements of `width` bytes.
@@ -196,7 +196,8 @@ impl<const WIDTH: usize, const ROTATED: bool> Job for Decode<'_, WIDTH, ROTATED>
             let len = (strip.end - strip.start) * CELL;
             let mut planes: [&[u8]; WIDTH] = [&[]; WIDTH];
             let buffers = strips.chunks_exact_mut(STRIP);
-            for ((plane, source), buffer) in planes.iter_mut().zip(&mut sources).zip(buffers) {
+            let all = planes.iter_mut().zip(&mut sources).zip(buffers).enumerate();
+            for (number, ((plane, source), buffer)) in all {
                 let buffer = &mut buffer[..len];
                 *plane = match source {
                     Source::Constant(value) => {
@@ -218,13 +219,21 @@ impl<const WIDTH: usize, const ROTATED: bool> Job for Decode<'_, WIDTH, ROTATED>
                             }
                         }
                     }
+                    Source::Ladder(first) if first.low == 0 && number == WIDTH - 1 => continue,
                     Source::Ladder(first) => {
                         first.decode(kernel, payload, &strip, buffer)?;
                         buffer
                     }
                 };
             }
-            join::<K, WIDTH, ROTATED>(kernel, planes, &mut out);
+            if let Some(Source::Ladder(first)) = sources.last_mut()
+                && first.low == 0
+            {
+                first.join::<K, WIDTH, ROTATED>(kernel, payload, planes, &strip, &mut out)?;
+                continue;
+            }
+            let mut top = Stored(planes[WIDTH - 1].as_chunks().0);
+            join::<K, WIDTH, ROTATED>(kernel, planes, &mut top, strip.end - strip.start, &mut out)?;
         }
         sources.iter().all(Source::is_spent).then_some(()).ok_or(Mismatch)
     }
@@ -390,22 +399,81 @@ fn decode_cells<K: Kernel, const WIDTH: usize>(
     escaped: &mut Escaped<'_>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
-    let stored = &payload[level.at + cells.start * WIDTH * 8..level.at + cells.end * WIDTH * 8];
-    let mut left = level.len - cells.start * CELL;
-    let mut next = escaped.next;
-    for (cell, out) in stored.as_chunks().0.chunks_exact(WIDTH).zip(out.as_chunks_mut::<CELL>().0) {
-        let words = words::<WIDTH>(cell);
-        let mask = escapes_of(words, left);
-        left = left.saturating_sub(CELL);
-        let end = next + mask.count_ones() as usize;
-        let bytes = escaped.bytes.get(next..).and_then(|bytes| bytes.first_chunk::<CELL>());
-        let Some(bytes) = bytes.filter(|_| end <= escaped.end) else { return Err(Mismatch) };
-        next = end;
-        let symbols = kernel.look_up(kernel.bytes_of_bits(words), &level.symbols);
-        kernel.store_bytes(kernel.expand_bytes(symbols, mask, bytes), out);
+    let mut codes = Codes::<WIDTH>::new(payload, level, cells, escaped);
+    for out in out.as_chunks_mut().0 {
+        kernel.store_bytes(codes.next(kernel)?, out);
     }
+    let next = codes.next;
     escaped.next = next;
     Ok(())
+}
+
+/// Bytes of a plane, cell after cell.
+trait Bytes<K: Kernel> {
+    /// The next cell.
+    fn next(&mut self, kernel: K) -> Result<K::Bytes, Mismatch>;
+}
+
+/// Bytes in memory.
+struct Stored<'a>(&'a [[u8; CELL]]);
+
+impl<K: Kernel> Bytes<K> for Stored<'_> {
+    #[inline(always)]
+    fn next(&mut self, kernel: K) -> Result<K::Bytes, Mismatch> {
+        let (cell, later) = self.0.split_first().ok_or(Mismatch)?;
+        self.0 = later;
+        Ok(kernel.load_bytes(cell))
+    }
+}
+
+/// Codes of `WIDTH` bits.
+struct Codes<'a, const WIDTH: usize> {
+    cells: &'a [[u8; 8]],
+    /// Number of codes in the cells.
+    left: usize,
+    symbols: &'a [u8; SYMBOLS],
+    /// The fields of [`Escaped`].
+    escaped: &'a [u8],
+    next: usize,
+    end: usize,
+}
+
+impl<'a, const WIDTH: usize> Codes<'a, WIDTH> {
+    #[inline(always)]
+    fn new(
+        payload: &'a [u8],
+        level: &'a Level,
+        cells: &Range<usize>,
+        escaped: &'a Escaped<'_>,
+    ) -> Codes<'a, WIDTH> {
+        let stored = &payload[level.at + cells.start * WIDTH * 8..level.at + cells.end * WIDTH * 8];
+        Codes {
+            cells: stored.as_chunks().0,
+            left: level.len - cells.start * CELL,
+            symbols: &level.symbols,
+            escaped: escaped.bytes,
+            next: escaped.next,
+            end: escaped.end,
+        }
+    }
+}
+
+impl<K: Kernel, const WIDTH: usize> Bytes<K> for Codes<'_, WIDTH> {
+    #[inline(always)]
+    fn next(&mut self, kernel: K) -> Result<K::Bytes, Mismatch> {
+        let (cell, later) = self.cells.split_first_chunk::<WIDTH>().ok_or(Mismatch)?;
+        let words = words::<WIDTH>(cell);
+        let mask = escapes_of(words, self.left);
+        let end = self.next + mask.count_ones() as usize;
+        let bytes = self.escaped.get(self.next..).and_then(|bytes| bytes.first_chunk::<CELL>());
+        let Some(bytes) = bytes.filter(|_| end <= self.end) else { return Err(Mismatch) };
+        self.cells = later;
+        self.left = self.left.saturating_sub(CELL);
+        self.next = end;
+        // The symbol of an escape is zero.
+        let symbols = kernel.symbols(words, self.symbols);
+        Ok(kernel.expand_bytes(symbols, mask, bytes))
+    }
 }
 
 impl First<'_> {
@@ -432,6 +500,40 @@ impl First<'_> {
         }
         Ok(())
     }
+
+    /// [`join`] where this is the highest plane, without low bits: a cell is joined while its bytes are in registers.
+    #[inline(always)]
+    fn join<K: Kernel, const WIDTH: usize, const ROTATED: bool>(
+        &mut self,
+        kernel: K,
+        payload: &[u8],
+        planes: [&[u8]; WIDTH],
+        cells: &Range<usize>,
+        out: &mut Output<'_, WIDTH>,
+    ) -> Result<(), Mismatch> {
+        match self.level.width {
+            1 => self.join_codes::<K, WIDTH, ROTATED, 1>(kernel, payload, planes, cells, out),
+            2 => self.join_codes::<K, WIDTH, ROTATED, 2>(kernel, payload, planes, cells, out),
+            3 => self.join_codes::<K, WIDTH, ROTATED, 3>(kernel, payload, planes, cells, out),
+            _ => self.join_codes::<K, WIDTH, ROTATED, 4>(kernel, payload, planes, cells, out),
+        }
+    }
+
+    #[inline(always)]
+    fn join_codes<K: Kernel, const WIDTH: usize, const ROTATED: bool, const BITS: usize>(
+        &mut self,
+        kernel: K,
+        payload: &[u8],
+        planes: [&[u8]; WIDTH],
+        cells: &Range<usize>,
+        out: &mut Output<'_, WIDTH>,
+    ) -> Result<(), Mismatch> {
+        let mut codes = Codes::<BITS>::new(payload, &self.level, cells, &self.escaped);
+        join::<K, WIDTH, ROTATED>(kernel, planes, &mut codes, cells.end - cells.start, out)?;
+        let next = codes.next;
+        self.escaped.next = next;
+        Ok(())
+    }
 }
 
 /// Sets the low bits of the bytes.
@@ -451,38 +553,44 @@ struct Output<'a, const WIDTH: usize> {
     skip: usize,
 }
 
-/// Joins the bytes of the planes to elements.
+/// Joins `count` cells of the planes to elements. `top` has the bytes of the highest plane; the last of `planes` is
+/// not read.
 #[inline(always)]
 fn join<K: Kernel, const WIDTH: usize, const ROTATED: bool>(
     kernel: K,
     planes: [&[u8]; WIDTH],
+    top: &mut impl Bytes<K>,
+    count: usize,
     out: &mut Output<'_, WIDTH>,
-) {
+) -> Result<(), Mismatch> {
     let planes = planes.map(|plane| plane.as_chunks::<CELL>().0);
-    for i in 0..planes[0].len() {
-        let mut cells = [kernel.load_bytes(&planes[0][i]); WIDTH];
-        for (cell, plane) in cells.iter_mut().zip(planes) {
+    // Local, so that the loop keeps them in registers.
+    let (mut bytes, mut skip) = (std::mem::take(&mut out.bytes), out.skip);
+    for i in 0..count {
+        let mut cells = [top.next(kernel)?; WIDTH];
+        for (cell, plane) in cells.iter_mut().zip(planes).take(WIDTH - 1) {
             *cell = kernel.load_bytes(&plane[i]);
         }
         let elements = join_cells::<K, WIDTH, ROTATED>(kernel, cells);
-        let bytes = std::mem::take(&mut out.bytes);
-        if out.skip == 0 && bytes.len() >= CELL * WIDTH {
+        if skip == 0 && bytes.len() >= CELL * WIDTH {
             let (now, later) = bytes.split_at_mut(CELL * WIDTH);
             for (cell, now) in elements.into_iter().zip(now.as_chunks_mut().0) {
                 kernel.store_bytes(cell, now);
             }
-            out.bytes = later;
+            bytes = later;
             continue;
         }
         let mut stored = [[0; CELL]; WIDTH_MAX];
         for (cell, stored) in elements.into_iter().zip(&mut stored) {
             kernel.store_bytes(cell, stored);
         }
-        let wanted = &stored.as_flattened()[out.skip * WIDTH..CELL * WIDTH];
+        let wanted = &stored.as_flattened()[skip * WIDTH..CELL * WIDTH];
         let (now, later) = bytes.split_at_mut(wanted.len().min(bytes.len()));
         now.copy_from_slice(&wanted[..now.len()]);
-        *out = Output { bytes: later, skip: 0 };
+        (bytes, skip) = (later, 0);
     }
+    *out = Output { bytes, skip };
+    Ok(())
 }
 
 /// The elements of a cell, from its planes.
