@@ -1,4 +1,4 @@
-"""Tests of the Python package, in an environment where it is installed: `scripts/wheel.sh check` runs them."""
+"""Tests of the Python package, in an environment where it is installed: scripts/wheel.sh and scripts/dist.sh run them."""
 import ctypes
 import errno
 import importlib.util
