@@ -1,6 +1,6 @@
 # Each target runs the script of its name under scripts/, which also works without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-remote test test-long suites loaders fuzz bench quality pictures site gpu build wheel deb install uninstall fmt lint setup clean
+.PHONY: help demo demo-remote test test-long suites loaders fuzz bench quality pictures site gpu build dist install uninstall fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,11 +44,8 @@ gpu: ## Read tensors into GPU memory, compare them there and measure, on a machi
 build: ## Build the release binary, target/release/tierfs
 	cargo build --release --locked
 
-wheel: ## Build a Python wheel with the program, below target/wheels
-	@scripts/wheel.sh
-
-deb: ## Build a Debian package, below target/debian
-	@scripts/deb.sh
+dist: ## Build what a release holds, target/dist: static programs, wheels, Debian packages, images
+	@scripts/dist.sh
 
 install: ## Install program, manual, documents, completions; as root also mount.tierfs and a unit. PREFIX (/usr/local)
 	@scripts/install.sh

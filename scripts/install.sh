@@ -7,7 +7,8 @@
 #                                 /etc/tierfs stays
 #
 # PREFIX: target directory (/usr/local). DESTDIR: staging root, for packages. SBIN: directory of helpers of mount(8)
-# (/sbin). PROGRAM: the binary (target/release/tierfs).
+# (/sbin). PROGRAM: the binary (target/release/tierfs). HOST_PROGRAM: the same program for this machine, which writes pages
+# and completions (PROGRAM).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +16,7 @@ prefix=${PREFIX:-/usr/local}
 sbin=${SBIN:-/sbin}
 root=${DESTDIR:-}
 program=${PROGRAM:-target/release/tierfs}
+host_program=${HOST_PROGRAM:-$program}
 bin=$root$prefix/bin
 man=$root$prefix/share/man
 documents=$root$prefix/share/doc/tierfs
@@ -65,15 +67,15 @@ fi
 
 install -d "$bin" "$man" "$documents"/docs/{manual,plots} "$bash_completions" "$zsh_completions" "$fish_completions"
 install -m 0755 "$program" "$bin/tierfs"
-"$program" man "$man"
+"$host_program" man "$man"
 # As in the source, so that the links between the documents work.
 install -m 0644 README.md LICENSE-APACHE LICENSE-MIT "$documents"
 install -m 0644 docs/*.md "$documents/docs"
 install -m 0644 docs/manual/*.md "$documents/docs/manual"
 install -m 0644 docs/plots/* "$documents/docs/plots"
-"$program" completions bash >"$bash_completions/tierfs"
-"$program" completions zsh >"$zsh_completions/_tierfs"
-"$program" completions fish >"$fish_completions/tierfs.fish"
+"$host_program" completions bash >"$bash_completions/tierfs"
+"$host_program" completions zsh >"$zsh_completions/_tierfs"
+"$host_program" completions fish >"$fish_completions/tierfs.fish"
 echo "install: installed $bin/tierfs, manual pages, completions, and the documents in $documents"
 if is_for_system; then
     install -d "$root$sbin" "$units"

@@ -8,7 +8,8 @@
 #   scripts/setup.sh quality for scripts/quality.sh: as for the demo, and a language model of 98 MB
 #   scripts/setup.sh loaders for scripts/loaders.sh: programs that load models, and backup programs; torch takes 5 GB
 #   scripts/setup.sh site    for scripts/site.sh: mdBook
-#   scripts/setup.sh packages for scripts/deb.sh and scripts/docker.sh: cargo-deb, debootstrap
+#   scripts/setup.sh dist    for scripts/dist.sh: Zig, targets for musl, cargo-deb, cargo-cyclonedx
+#   scripts/setup.sh dist-check for scripts/dist.sh check: roots of Debian 11 and of Debian's newest packages, an emulator
 #
 # Everything except system packages and cargo-nextest is installed under target/.
 set -euo pipefail
@@ -17,9 +18,9 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo | bench | suites | loaders | packages | quality | site) ;;
+tests | demo | bench | suites | loaders | dist | dist-check | quality | site) ;;
 *)
-    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|packages|quality|site]" >&2
+    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|dist|dist-check|quality|site]" >&2
     exit 2
     ;;
 esac
@@ -27,7 +28,7 @@ nextest_version=0.9.143
 nextest_oldest=0.9.100
 # Programs from crates.io for one purpose: name, version, options of cargo.
 suite_programs=("fsx 0.3.2" "pjdfstest 0.2.2" "cargo-fuzz 0.13.2")
-package_programs=("cargo-deb 3.8.0")
+dist_programs=("cargo-deb 3.8.0" "cargo-cyclonedx 0.5.9")
 site_programs=("mdbook 0.5.4 --no-default-features --features search")
 stamps=target/setup
 venv=target/venv
@@ -100,9 +101,13 @@ system_packages() {
         command -v fio >/dev/null || missing+=(fio)
         command -v stress-ng >/dev/null || missing+=(stress-ng)
     fi
-    if [ "$purpose" = packages ]; then
-        command -v dpkg-deb >/dev/null || fail "a Debian package needs a Debian-like system"
+    if [ "$purpose" = dist-check ]; then
+        command -v dpkg >/dev/null || fail "roots of Debian need a Debian-like system"
         command -v debootstrap >/dev/null || missing+=(debootstrap)
+        command -v qemu-aarch64 >/dev/null || missing+=(qemu-user)
+        command -v readelf >/dev/null || missing+=(binutils)
+        command -v umoci >/dev/null || missing+=(umoci)
+        [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     fi
     if [ "$purpose" = loaders ]; then
         command -v borg >/dev/null || missing+=(borgbackup)
@@ -181,6 +186,46 @@ other_targets() {
         fi
         say "rust target $target: present"
     done
+}
+
+musl_targets() {
+    local target
+    for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
+        if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+            quietly 300 rustup target add "$target" || fail "rustup target add $target failed"
+        fi
+        say "rust target $target: present"
+    done
+}
+
+# Zig and what goes with it, apart from the packages of the tests.
+zig() {
+    local key
+    key=$({ cat scripts/dist-requirements.txt && python3 --version; } | digest -)
+    if ! stamped venv-dist "$key" || [ ! -x target/venv-dist/bin/python ]; then
+        rm -rf target/venv-dist
+        quietly 120 python3 -m venv target/venv-dist || fail "python3 -m venv target/venv-dist failed"
+        quietly 600 target/venv-dist/bin/python -m pip install --quiet -r scripts/dist-requirements.txt ||
+            fail "pip could not install scripts/dist-requirements.txt; run this again when the package registry is reachable"
+        stamp venv-dist "$key"
+    fi
+    say "Zig: target/venv-dist"
+}
+
+# debian_root SUITE: a root of a suite of Debian with its Python, and packages that the tests of the wheel need there.
+debian_root() {
+    local root=target/roots/$1 mirror=http://deb.debian.org/debian version key=1
+    if ! stamped "root-$1" "$key" || [ ! -d "$root" ]; then
+        rm -rf --one-file-system "$root" "$root-wheels"
+        mkdir -p target/roots
+        quietly 1200 debootstrap --variant=minbase --include=fuse3,python3,python3-venv "$1" "$root" $mirror ||
+            fail "debootstrap of $1 failed"
+        version=$(chroot "$root" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        quietly 600 "$venv/bin/python" -m pip download --quiet --only-binary :all: --python-version "$version" \
+            --dest "$root-wheels" ml_dtypes numpy safetensors || fail "pip could not download packages for Python $version"
+        stamp "root-$1" "$key"
+    fi
+    say "root of $1: $root"
 }
 
 nextest() {
@@ -318,9 +363,19 @@ if [ "$purpose" = suites ]; then
     quietly 600 cargo fetch --manifest-path tests/fuzz/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
     exit
 fi
-if [ "$purpose" = packages ]; then
+if [ "$purpose" = dist ]; then
+    musl_targets
     crates
-    programs "${package_programs[@]}"
+    python_environment
+    zig
+    programs "${dist_programs[@]}"
+    exit
+fi
+if [ "$purpose" = dist-check ]; then
+    python_environment
+    real_models
+    debian_root bullseye
+    debian_root sid
     exit
 fi
 if [ "$purpose" = site ]; then

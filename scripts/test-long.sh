@@ -7,20 +7,22 @@
 # tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long, and those on a cluster.
 # tests-uring: all tests, with requests over io_uring. tests-core: the unit tests of the
 # portable core, whose other tests run as WebAssembly in scripts/test.sh. tests-aarch64, check-aarch64: the codecs on
-# another processor, in an emulator, and the program compiled for it. containers: with podman, where it is installed. kernels: the program under kernels 6.1 and 6.12, in an
-# emulator. features: GPUs and traces, which are off by default. fuzz: each
-# target for a minute. suites: foreign test suites. loaders: programs that load models, on a mount. loaders-remote: the same, on a remote. deb, docker: build,
-# install and remove the packages. bench-clippy: checks the benchmarks without running them. scripts/phases.sh runs the phases.
+# another processor, in an emulator, and the program compiled for it. kernels: the program under kernels 6.1 and 6.12, in an
+# emulator. containers: mounts in containers of podman, where that is installed. features: GPUs and traces, which are off by
+# default. fuzz: each target for a minute. suites: foreign test suites. loaders: programs that load models, on a mount.
+# loaders-remote: the same, on a remote. dist, check-dist: the files of a release, built and tried in the systems that they
+# are for. bench-clippy: checks the benchmarks without running them. scripts/phases.sh runs the phases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup setup-suites setup-loaders setup-bench setup-packages bench-clippy tests tests-uring tests-core tests-aarch64
-    check-aarch64 kernels containers features fuzz suites loaders loaders-remote deb docker)
+all_phases=(setup setup-suites setup-loaders setup-bench setup-dist setup-check-dist bench-clippy tests tests-uring tests-core tests-aarch64
+    check-aarch64 kernels containers features fuzz suites loaders loaders-remote dist check-dist)
 
 declare -A limit_seconds=([setup]=2400 [setup-suites]=2400 [setup-loaders]=2400 [setup-bench]=1200 [bench-clippy]=900
-    [tests]=5400 [tests-uring]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [kernels]=1800 [containers]=900 [features]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
-    [setup-packages]=2400 [deb]=2400 [docker]=3600)
+    [tests]=5400 [tests-uring]=5400 [tests-core]=900 [tests-aarch64]=1200 [check-aarch64]=1200 [kernels]=1800 [containers]=900
+    [features]=1800 [fuzz]=3600 [suites]=7200 [loaders]=4800 [loaders-remote]=2400
+    [setup-dist]=2400 [setup-check-dist]=2400 [dist]=7200 [check-dist]=1200)
 
 phase_command() {
     case $1 in
@@ -41,9 +43,10 @@ phase_command() {
     suites) echo scripts/suites.sh ;;
     loaders) echo scripts/loaders.sh ;;
     loaders-remote) echo scripts/loaders.sh --remote ;;
-    setup-packages) echo scripts/setup.sh packages ;;
-    deb) echo scripts/deb.sh check ;;
-    docker) echo scripts/docker.sh ;;
+    setup-dist) echo scripts/setup.sh dist ;;
+    setup-check-dist) echo scripts/setup.sh dist-check ;;
+    dist) echo scripts/dist.sh ;;
+    check-dist) echo scripts/dist.sh check ;;
     esac
 }
 

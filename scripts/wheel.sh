@@ -1,39 +1,32 @@
 #!/usr/bin/env bash
 # Builds a Python wheel: the program, its manual pages and completions, and the package in src/python.
 #
-#   scripts/wheel.sh          release build; target/wheels/tierfs-*.whl
-#   scripts/wheel.sh check    debug build; checks types, installs the wheel into a new virtual environment, runs the
-#                             Python snippet of README.md and tests/python/package.py there, and uninstalls it
+#   scripts/wheel.sh DIRECTORY   replaces DIRECTORY by one with the wheel of PROGRAM; src/python/wheel_hook.py has more
+#                                variables
+#   scripts/wheel.sh check       debug build; checks types, installs the wheel into a new virtual environment, runs the
+#                                Python snippet of README.md and tests/python/package.py there, and uninstalls it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 root=$PWD
 
-profile=release wheels=target/wheels
 case ${1:-} in
-'') scripts/setup.sh demo ;;
-check) profile=dev wheels=target/wheel/checked ;;
-*)
-    echo "usage: scripts/wheel.sh [check]" >&2
+'' | -*)
+    echo "usage: scripts/wheel.sh DIRECTORY|check" >&2
     exit 2
     ;;
+check)
+    cargo build --locked --quiet --bin tierfs
+    export PROGRAM=$root/target/debug/tierfs
+    wheels=$root/target/wheel/checked
+    ;;
+*) wheels=$(realpath --no-symlinks "$1") ;;
 esac
-
-cargo build --locked --quiet --profile "$profile" --bin tierfs
-program=target/${profile/dev/debug}/tierfs
-
-# Files of the directory `data` in a wheel's data directory are installed below the environment's prefix.
-share=target/wheel/data/data/share
-rm -rf target/wheel/data "$wheels"
-mkdir -p "$share"/{man,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
-"$program" man "$share/man" >/dev/null
-"$program" completions bash >"$share/bash-completion/completions/tierfs"
-"$program" completions zsh >"$share/zsh/site-functions/_tierfs"
-"$program" completions fish >"$share/fish/vendor_completions.d/tierfs.fish"
-(cd src/python && "$root/target/venv/bin/python" -m maturin build --quiet --profile "$profile" --out "$root/$wheels")
+rm -rf "$wheels"
+(cd src/python && "$root/target/venv/bin/python" -m hatchling build --target wheel --directory "$wheels" >/dev/null)
 wheel=$(echo "$wheels"/tierfs-*.whl)
 echo "wheel: built $wheel"
-[ "$profile" = dev ] || exit 0
+[ "$1" = check ] || exit 0
 
 (cd src/python && "$root/target/venv/bin/python" -m mypy --cache-dir "$root/target/wheel/mypy" -p tierfs)
 place=$(mktemp -d)

@@ -74,9 +74,15 @@ use serde_json::json;
 use crate::cli::common::interrupt::Interrupt;
 use crate::model::{ErrorKind, Result};
 
+/// The version. `scripts/dist.sh` gives one with the commit.
+const VERSION: &str = match option_env!("TIERFS_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// A file system that shows tensors as files and stores them in precision tiers.
 #[derive(Parser)]
-#[command(name = "tierfs", version, about, max_term_width = 100, arg_required_else_help = true, after_help = exit_statuses())]
+#[command(name = "tierfs", version = VERSION, about, max_term_width = 100, arg_required_else_help = true, after_help = exit_statuses())]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,4 +1,4 @@
-"""Tests of the Python package, in an environment where it is installed: `scripts/wheel.sh check` runs them."""
+"""Tests of the Python package, in an environment where it is installed: scripts/wheel.sh and scripts/dist.sh run them."""
 import ctypes
 import errno
 import importlib.util
@@ -49,6 +49,14 @@ def pointer_of(capsule):
 
 
 class Package(unittest.TestCase):
+    if sys.version_info < (3, 11):
+
+        def enterContext(self, context):
+            """The method that Python 3.11 has."""
+            value = context.__enter__()
+            self.addCleanup(context.__exit__, None, None, None)
+            return value
+
     @classmethod
     def setUpClass(cls):
         cls.place = tempfile.TemporaryDirectory()

@@ -49,8 +49,8 @@ def program() -> str:
     given = os.environ.get("TIERFS")
     if given:
         return given
-    for scheme in (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")):
-        beside = Path(sysconfig.get_path("scripts", scheme)) / "tierfs"
+    for scripts in (sysconfig.get_path("scripts"), sysconfig.get_path("scripts", "posix_user")):
+        beside = Path(scripts) / "tierfs"
         if beside.is_file():
             return str(beside)
     found = shutil.which("tierfs")

@@ -4,8 +4,8 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::open::OpenFile;
 use crate::vfs::tree::vfs::Vfs;
 
-/// Zeros that are written at a time.
-static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+/// Zeros that are written at a time. They are allocated, because constants of this size are a part of the program's file.
+const ZEROS_BYTES: u64 = 1 << 20;
 
 /// The change that fallocate(2) asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,10 +45,12 @@ impl Vfs {
             return Err(Error::new(ErrorKind::Full, format!("the disk has no room for {more} bytes more")));
         }
         if let Allocate::Zero { .. } = change {
+            let stop = end.min(size);
+            let zeros = vec![0_u8; stop.saturating_sub(offset).min(ZEROS_BYTES) as usize];
             let mut at = offset;
-            while at < end.min(size) {
-                let part = (end.min(size) - at).min(ZEROS.len() as u64);
-                self.write(open_file, at, ZEROS.get(..part as usize).unwrap_or_default())?;
+            while at < stop {
+                let part = (stop - at).min(ZEROS_BYTES);
+                self.write(open_file, at, zeros.get(..part as usize).unwrap_or_default())?;
                 at += part;
             }
         }
