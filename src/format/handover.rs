@@ -15,8 +15,9 @@
 //! | | | working directory: text |
 //! | | | inodes of which the kernel may have old pages: list of u64 |
 //! | | | control files: list of (handle u64, text that was shown) |
-//! | | | files that are written: list of (inode u64, begin of the writes that have not arrived u64, whether all bytes are new u8) |
+//! | | | files that are written: list of (inode u64, begin of the writes that have not arrived u64, u8: 1 if all bytes are new, 2 if no close has ended the writes) |
 //! | | | files without a name: list of (inode u64, mode u32, user u32, group u32, times of access, modification and change 3 i64 (ns), created_at u64 (s)) |
+//! | | | u8: 1 if requests that the kernel gives again may be done already |
 //!
 //! # The record of an open file
 //!
@@ -33,7 +34,7 @@
 //! | 28 | 4 | number of the physical file that the kernel reads |
 //! | 32 | 8 | device of that file |
 //! | 40 | 8 | inode of that file |
-//! | 48 | 4 | 1: its writes go past the page cache; else 0 |
+//! | 48 | 4 | sum of 1: its writes go past the page cache; 2: writes to it may be lost |
 //! | 52 | 8 | 0 |
 //! | 60 | 4 | CRC32C of the bytes before |
 
@@ -68,6 +69,8 @@ pub struct HandOver {
     pub written: Vec<WrittenFile>,
     /// The files without a name that programs have open. Their bytes lie in a file each, in the same order.
     pub unnamed: Vec<UnnamedFile>,
+    /// Whether requests that the kernel gives again may be done already, because a daemon died lately.
+    pub may_have_done: bool,
 }
 
 /// The text of an open control file.
@@ -88,6 +91,8 @@ pub struct WrittenFile {
     pub from: u64,
     /// Whether all of its bytes were written since it was opened.
     pub is_new: bool,
+    /// Whether no close has ended the writes yet.
+    pub is_unclosed: bool,
 }
 
 /// The attributes of a file without a name.
@@ -121,7 +126,8 @@ impl HandOver {
             put_text(out, &shown.text);
         });
         put_list(&mut out, &self.written, |out, file| {
-            out.u64(file.inode).u64(file.from).u8(u8::from(file.is_new));
+            let flags = u8::from(file.is_new) | u8::from(file.is_unclosed) << 1;
+            out.u64(file.inode).u64(file.from).u8(flags);
         });
         put_list(&mut out, &self.unnamed, |out, file| {
             out.u64(file.inode).u32(file.mode).u32(file.user).u32(file.group);
@@ -130,6 +136,7 @@ impl HandOver {
             });
             out.u64(file.created_at);
         });
+        out.u8(u8::from(self.may_have_done));
         let body = out.into_bytes();
         let mut whole = Writer::with_capacity(body.len() + 16);
         whole.bytes(MAGIC).u32(VERSION).u32(checksum::of(&body)).bytes(&body);
@@ -157,7 +164,9 @@ impl HandOver {
             stale: list(&mut from, |from| from.u64())?,
             texts: list(&mut from, |from| Ok(ShownText { handle: from.u64()?, text: text(from)? }))?,
             written: list(&mut from, |from| {
-                Ok(WrittenFile { inode: from.u64()?, from: from.u64()?, is_new: from.u8()? != 0 })
+                let (inode, begin, flags) = (from.u64()?, from.u64()?, from.u8()?);
+                let (is_new, is_unclosed) = (flags & 1 != 0, flags & 2 != 0);
+                Ok(WrittenFile { inode, from: begin, is_new, is_unclosed })
             })?,
             unnamed: list(&mut from, |from| {
                 Ok(UnnamedFile {
@@ -169,6 +178,7 @@ impl HandOver {
                     created_at: from.u64()?,
                 })
             })?,
+            may_have_done: from.u8()? != 0,
         };
         match from.remaining() {
             0 => Ok(state),
@@ -283,6 +293,8 @@ pub struct OpenRecord {
     pub read_by: ReadBy,
     /// Whether its writes go past the page cache.
     pub is_uncached: bool,
+    /// Whether writes to it may be lost, since a daemon died.
+    pub is_lost: bool,
 }
 
 impl OpenRecord {
@@ -296,7 +308,7 @@ impl OpenRecord {
         let mut out = Writer::with_capacity(RECORD_BYTES);
         out.u64(self.handle).u64(self.inode).u32(self.flags).u32(self.user).u32(kind);
         out.u32(physical.number).u64(physical.device).u64(physical.inode);
-        out.u32(u32::from(self.is_uncached)).u64(0);
+        out.u32(u32::from(self.is_uncached) | u32::from(self.is_lost) << 1).u64(0);
         let sum = checksum::of(out.as_slice());
         out.u32(sum);
         let mut bytes = [0; RECORD_BYTES];
@@ -311,7 +323,8 @@ impl OpenRecord {
         let (flags, user, kind) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
         let physical =
             PhysicalFile { number: from.u32().ok()?, device: from.u64().ok()?, inode: from.u64().ok()? };
-        let is_uncached = from.u32().ok()? != 0;
+        let state = from.u32().ok()?;
+        let (is_uncached, is_lost) = (state & 1 != 0, state & 2 != 0);
         from.skip(8).ok()?;
         let sum = checksum::of(bytes.get(..from.position())?);
         let read_by = match kind {
@@ -321,7 +334,7 @@ impl OpenRecord {
             _ => return None,
         };
         let is_one = from.u32().ok()? == sum && handle != 0;
-        is_one.then_some(OpenRecord { handle, inode, flags, user, read_by, is_uncached })
+        is_one.then_some(OpenRecord { handle, inode, flags, user, read_by, is_uncached, is_lost })
     }
 }
 
@@ -354,7 +367,7 @@ mod tests {
             directory: b"/root".to_vec(),
             stale: vec![1, u64::MAX],
             texts: vec![ShownText { handle: 7, text: b"jobs: 0\n".to_vec() }],
-            written: vec![WrittenFile { inode: 9, from: 100, is_new: true }],
+            written: vec![WrittenFile { inode: 9, from: 100, is_new: false, is_unclosed: true }],
             unnamed: vec![UnnamedFile {
                 inode: 11,
                 mode: 0o640,
@@ -363,6 +376,7 @@ mod tests {
                 times: [-1, 2, i64::MAX],
                 created_at: 3,
             }],
+            may_have_done: true,
         }
     }
 
@@ -399,8 +413,9 @@ mod tests {
     fn an_open_file_is_read_as_it_was_written() {
         let physical = PhysicalFile { number: 5, device: 6, inode: 7 };
         for read_by in [ReadBy::Daemon, ReadBy::Kernel(physical), ReadBy::Growing] {
+            let (handle, is_uncached) = (1 << 32, read_by == ReadBy::Growing);
             let record =
-                OpenRecord { handle: 1 << 32, inode: 3, flags: 2, user: 9, read_by, is_uncached: true };
+                OpenRecord { handle, inode: 3, flags: 2, user: 9, read_by, is_uncached, is_lost: true };
             let bytes = record.encode();
             assert_eq!(OpenRecord::decode(&bytes), Some(record));
             for at in 0..RECORD_BYTES {

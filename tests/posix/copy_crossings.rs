@@ -108,7 +108,7 @@ fn a_pinned_file_is_copied_and_keeps_what_it_answers() {
     if let Ok(count) = copy_file_range(
         &from,
         Some(&mut 2_000),
-        &both(&fixture.path("m.safetensors")),
+        both(&fixture.path("m.safetensors")),
         Some(&mut written),
         100_000,
     ) {

@@ -11,7 +11,6 @@ use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::errno::{self, Errno};
 use crate::fs::kernel::notify::is_resent;
 use crate::fs::kernel::{OpenFlags, Operation, Request};
-use crate::fs::state::earlier::Before;
 use crate::fs::state::failure::failed;
 use crate::fs::state::form_file::FormFile;
 use crate::fs::state::handles::{Entry, Handle};
@@ -19,11 +18,23 @@ use crate::fs::state::read_pattern::ReadPattern;
 use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::{Ino, Invalidation, Located};
 
+/// The files of a daemon before that a request needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// The file.
+    File,
+    /// The file, unless the kernel reads it.
+    FileOfDaemon,
+    /// The file, if a program has it open for writing.
+    Writes,
+    Nothing,
+}
+
 impl Dispatcher {
     /// The record of a file that is opened, without its handle.
     pub fn record(&self, ino: Ino, flags: OpenFlags) -> OpenRecord {
-        let (handle, user, read_by, is_uncached) = (0, 0, ReadBy::Daemon, false);
-        OpenRecord { handle, inode: ino.0, flags: flags.0, user, read_by, is_uncached }
+        let (read_by, is_uncached, is_lost) = (ReadBy::Daemon, false, false);
+        OpenRecord { handle: 0, inode: ino.0, flags: flags.0, user: 0, read_by, is_uncached, is_lost }
     }
 
     /// Has the kernel drop the pages of an inode that is opened now, if the daemon before may have left old ones.
@@ -44,35 +55,36 @@ impl Dispatcher {
         if !self.handles.has_left() {
             return Ok(());
         }
-        let (handle, is_needed) = match &request.operation {
+        match &request.operation {
             Operation::Read { handle, .. }
             | Operation::Write { handle, .. }
             | Operation::Allocate { handle, .. }
-            | Operation::Seek { handle, .. }
-            | Operation::Poll { handle, .. } => (*handle, true),
+            | Operation::Poll { handle, .. } => self.prepare_file(*handle, Need::File),
+            Operation::Seek { handle, .. } => self.prepare_file(*handle, Need::FileOfDaemon),
             Operation::CopyRange(range) => {
-                self.prepare_handle(range.from_handle, true, false)?;
-                (range.to_handle, true)
+                self.prepare_file(range.from_handle, Need::FileOfDaemon)?;
+                self.prepare_file(range.to_handle, Need::File)
             }
             // Of a file that was only read there is nothing to flush.
-            Operation::Flush { handle } | Operation::Fsync { handle } => (*handle, false),
-            Operation::GetAttributes { handle: Some(handle) } => {
-                return self.prepare_handle(*handle, false, true);
+            Operation::Flush { handle } | Operation::Fsync { handle } => {
+                self.prepare_file(*handle, Need::Writes)
             }
-            _ => return Ok(()),
-        };
-        self.prepare_handle(handle, is_needed, false)
+            Operation::GetAttributes { handle: Some(handle) } => self.prepare_file(*handle, Need::Nothing),
+            _ => Ok(()),
+        }
     }
 
-    /// Opens the file of a handle again. `is_needed` if the request cannot be answered without it, `is_query` if it asks
-    /// only for attributes.
-    fn prepare_handle(&self, handle: u64, is_needed: bool, is_query: bool) -> Result<(), Errno> {
+    /// Opens the file of a handle again, if the daemon before has left it. The error to answer, if that fails and the
+    /// request needs it.
+    fn prepare_file(&self, handle: u64, need: Need) -> Result<(), Errno> {
         let Entry::Left(record) = self.handles.find(handle) else { return Ok(()) };
-        match self.reopen(&record) {
-            Err(error) if is_needed || (writes(&record) && !is_query) => {
-                Err(failed(&self.mounted, "open again", &error))
-            }
-            _ => Ok(()),
+        let Err(error) = self.reopen(&record) else { return Ok(()) };
+        match need {
+            // The kernel, which reads the file, then goes on by itself.
+            Need::FileOfDaemon if matches!(record.read_by, ReadBy::Kernel(_)) => Err(errno::UNSUPPORTED),
+            Need::Nothing => Ok(()),
+            Need::Writes if !writes(&record) => Ok(()),
+            _ => Err(failed(&self.mounted, "open again", &error)),
         }
     }
 
@@ -89,8 +101,8 @@ impl Dispatcher {
     /// Opens a file of the daemon before again.
     pub fn reopen(&self, record: &OpenRecord) -> Result<()> {
         let gone = |text: &str| Err(Error::new(ErrorKind::Gone, text));
-        if writes(record) && self.handles.earlier().before() == Before::Died {
-            return gone("the daemon died while the file was open for writing; writes to it may be lost");
+        if record.is_lost {
+            return gone("a daemon died while the file was open for writing; writes to it may be lost");
         }
         let (ino, flags) = (Ino(record.inode), OpenFlags(record.flags));
         if ino.is_numbered() {
@@ -119,7 +131,7 @@ impl Dispatcher {
                     if let Handle::File(file, _, Some(_)) = &handle
                         && let Some(written) = self.handles.earlier().written(ino)
                     {
-                        file.continue_arrival(written.from, written.is_new);
+                        file.continue_arrival(written.from, written.is_new, written.is_unclosed);
                     }
                     if record.is_uncached {
                         handle.write_uncached();

@@ -51,9 +51,10 @@ pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Lef
     let first = first.try_clone().map_err(|error| Error::io("taking a mount up", error))?;
     let session = Session::taken_over(first, Agreed::of_bits(head.agreed));
     let before = if state.is_some() { Before::HandedOver } else { Before::Died };
-    let HandOver { stale, texts, written, unnamed: files, .. } = state.unwrap_or_default();
+    let HandOver { stale, texts, written, unnamed: files, may_have_done, .. } = state.unwrap_or_default();
     let texts: HashMap<u64, Vec<u8>> = texts.into_iter().map(|shown| (shown.handle, shown.text)).collect();
     let earlier = Earlier::new(before, texts, written);
+    let earlier = if may_have_done { earlier.with_done() } else { earlier };
     let handles = Handles::taken_over(records, earlier)?;
     let unnamed = files.into_iter().zip(unnamed).collect();
     Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }, head.connection))
@@ -94,6 +95,8 @@ impl Dispatcher {
         for record in self.handles.left() {
             let ino = Ino(record.inode).own();
             let writes = !OpenFlags(record.flags).reads_only();
+            // The program may have opened it by its plain name.
+            ino.plain().into_iter().for_each(|plain| self.vfs.note_plain_open(plain));
             match record.read_by {
                 ReadBy::Kernel(file) => {
                     self.passthrough.take_over(record.handle, ino, file);
@@ -101,10 +104,8 @@ impl Dispatcher {
                 }
                 _ if writes && self.handles.earlier().before() == Before::HandedOver => {
                     self.passthrough.opened_to_write(record.handle, ino);
-                    // Who opens the file shall find its note.
-                    if record.is_uncached
-                        && let Err(error) = self.reopen(&record)
-                    {
+                    // Who opens or copies the file shall find that it is written.
+                    if let Err(error) = self.reopen(&record) {
                         log::warn!("inode {:#x} is not opened again: {error}", record.inode);
                     }
                 }
@@ -175,6 +176,8 @@ impl Mount {
         // While requests are answered, so that less is left to do when they wait.
         vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
         self.rest()?;
+        // Those of a daemon before this one, which it has not reached yet.
+        self.dispatcher.reopen_all();
         // A request may have made one meanwhile.
         self.refuse_for_jobs()?;
         let peer = asker.try_clone().map_err(failed)?;
@@ -226,6 +229,7 @@ impl Mount {
                 texts: self.texts(),
                 written: self.written(),
                 unnamed,
+                may_have_done: handles.earlier().may_have_done(),
                 ..self.offer.clone()
             };
             let lock = vfs.store().lock().downcast_ref::<File>().map(File::try_clone).transpose();
@@ -260,8 +264,8 @@ impl Mount {
             if let Handle::File(file, _, Some(_)) = &*open
                 && let Some(ino) = self.vfs().ino_of(file)
             {
-                let (from, is_new) = file.arrival();
-                written.insert(ino, WrittenFile { inode: ino.0, from, is_new });
+                let (from, is_new, is_unclosed) = file.arrival();
+                written.insert(ino, WrittenFile { inode: ino.0, from, is_new, is_unclosed });
             }
         }
         written.into_values().collect()
@@ -282,8 +286,9 @@ impl Mount {
         }
         let bytes: u64 = open.values().map(|file| file.bytes()).sum();
         if bytes > UNNAMED_BYTES_MAX {
-            let text =
-                format!("removed files with {bytes} bytes are open, and would be lost; close them first");
+            let text = format!(
+                "files without a name with {bytes} bytes are open, and would be lost; close them first"
+            );
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let mut files = (Vec::new(), Vec::new());

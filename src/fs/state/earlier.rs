@@ -1,11 +1,15 @@
 //! The daemon that had the mount before, as far as requests depend on it.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::format::handover::WrittenFile;
 use crate::vfs::Ino;
+
+/// The kernel has given all requests of a daemon that died again by then.
+const GIVEN_AGAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// How the daemon before ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,6 +27,8 @@ pub(in crate::fs) enum Before {
 #[derive(Default)]
 pub(in crate::fs) struct Earlier {
     before: Before,
+    /// Until when requests that the kernel gives again may be done already.
+    may_have_done_until: Option<Instant>,
     /// The inodes that were opened since. The kernel may have pages of others that nobody told it to drop. Held briefly.
     opened: Mutex<HashSet<Ino>>,
     /// The texts of open control files, by handle. Held briefly.
@@ -34,7 +40,14 @@ pub(in crate::fs) struct Earlier {
 impl Earlier {
     pub fn new(before: Before, texts: HashMap<u64, Vec<u8>>, written: Vec<WrittenFile>) -> Earlier {
         let written = written.into_iter().map(|file| (Ino(file.inode), file)).collect();
-        Earlier { before, texts: Mutex::new(texts), written: Mutex::new(written), ..Earlier::default() }
+        let earlier =
+            Earlier { before, texts: Mutex::new(texts), written: Mutex::new(written), ..Earlier::default() };
+        if before == Before::Died { earlier.with_done() } else { earlier }
+    }
+
+    /// The same, if a daemon died shortly before the one that handed the mount over.
+    pub fn with_done(self) -> Earlier {
+        Earlier { may_have_done_until: Some(Instant::now() + GIVEN_AGAIN_WITHIN), ..self }
     }
 
     /// The state of a file that programs write, for the first who opens it again.
@@ -48,7 +61,7 @@ impl Earlier {
 
     /// Whether a request that the kernel gives again may be done already.
     pub fn may_have_done(&self) -> bool {
-        self.before == Before::Died
+        self.may_have_done_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Whether the kernel may have old pages of an inode that is opened now. It may of each one after a crash; of a form or a

@@ -7,7 +7,8 @@ use parking_lot::RwLock;
 
 use crate::control::Text;
 use crate::format::handover::OpenRecord;
-use crate::fs::state::earlier::Earlier;
+use crate::fs::kernel::OpenFlags;
+use crate::fs::state::earlier::{Before, Earlier};
 use crate::fs::state::form_file::FormFile;
 use crate::fs::state::open_records::Records;
 use crate::fs::state::read_pattern::ReadPattern;
@@ -143,7 +144,15 @@ impl Handles {
         {
             let mut slots = handles.slots.write();
             for (place, (last, record)) in handles.records.all()?.into_iter().enumerate() {
-                let record = record.filter(|record| parts(record.handle).0 == place);
+                let mut record = record.filter(|record| parts(record.handle).0 == place);
+                if handles.earlier.before() == Before::Died
+                    && let Some(record) =
+                        record.as_mut().filter(|record| !OpenFlags(record.flags).reads_only())
+                {
+                    // Also for the daemons after this one.
+                    record.is_lost = true;
+                    handles.records.put(place, record);
+                }
                 let entry = record.map_or(Entry::Free, Entry::Left);
                 match entry {
                     Entry::Left(_) => drop(handles.left.fetch_add(1, Ordering::Relaxed)),
@@ -272,15 +281,18 @@ fn number(place: usize, uses: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::{Handle, Handles, parts};
     use crate::control::Text;
     use crate::format::handover::{Head, OpenRecord, ReadBy};
-    use crate::fs::state::earlier::Earlier;
+    use crate::fs::state::earlier::{Before, Earlier};
     use crate::fs::state::open_records::Records;
     use crate::vfs::{ControlView, Scope};
 
     fn record() -> OpenRecord {
-        OpenRecord { handle: 0, inode: 5, flags: 0, user: 0, read_by: ReadBy::Daemon, is_uncached: false }
+        let (read_by, is_uncached, is_lost) = (ReadBy::Daemon, false, false);
+        OpenRecord { handle: 0, inode: 5, flags: 0, user: 0, read_by, is_uncached, is_lost }
     }
 
     fn text(shown: &str) -> Handle {
@@ -330,5 +342,24 @@ mod tests {
         assert_eq!(handles.left().len(), 1);
         let new = handles.insert(text("n"), record());
         assert!(numbers.iter().all(|number| *number != new));
+    }
+
+    #[test]
+    fn a_file_that_was_open_for_writing_when_a_daemon_died_stays_lost_to_all_later_daemons() {
+        let records = Records::new(Head { agreed: 0, connection: 1 }).unwrap();
+        let kept = [(); 2].map(|()| records.duplicate().unwrap());
+        let handles = Handles::new(records);
+        let read = handles.insert(text("r"), record());
+        let written = handles.insert(text("w"), OpenRecord { flags: libc::O_RDWR as u32, ..record() });
+        drop(handles);
+        let ends = [Before::Died, Before::HandedOver];
+        for (kept, before) in kept.into_iter().zip(ends) {
+            let (records, _) = Records::taken_over(kept).unwrap();
+            let earlier = Earlier::new(before, HashMap::new(), Vec::new());
+            let left = Handles::taken_over(records, earlier).unwrap().left();
+            let mut lost: Vec<_> = left.iter().map(|record| (record.handle, record.is_lost)).collect();
+            lost.sort_unstable();
+            assert_eq!(lost, [(read, false), (written, true)], "{before:?}");
+        }
     }
 }

@@ -49,11 +49,11 @@ impl KeptVersions<'_> {
             error.at("the files were imported, but their versions need another import --previous")
         };
         sum.version = Some(self.keep().map_err(aside)?.number);
-        if let Some(count) = self.request.keep {
-            if let Some(used) = self.store.keep_last_versions(place, count).map_err(aside)? {
-                let note = format!("{used}; it goes when nobody uses it, or with the next import --keep");
-                self.note(note, sum);
-            }
+        if let Some(count) = self.request.keep
+            && let Some(used) = self.store.keep_last_versions(place, count).map_err(aside)?
+        {
+            let note = format!("{used}; it goes when nobody uses it, or with the next import --keep");
+            self.note(note, sum);
         }
         self.store.shrink_versions(place, self.watch).map_err(aside)
     }

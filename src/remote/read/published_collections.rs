@@ -35,6 +35,9 @@ const BESIDE_PATIENCE: Duration = Duration::from_secs(1);
 /// The error of a tenant of which no collection could be opened is the answer for this long.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 
+/// When a request failed, and why.
+type Failed = (Instant, io::ErrorKind, String);
+
 /// The snapshots of a remote. Clones share them.
 #[derive(Clone)]
 pub struct Published {
@@ -45,7 +48,7 @@ pub struct Published {
     /// The snapshot that was opened last, by tenant and collection.
     opened: Arc<Mutex<HashMap<OwnedCollectionName, Snapshot>>>,
     /// Tenants of which no collection could be opened, and why.
-    failed: Arc<Mutex<HashMap<String, (Instant, io::ErrorKind, String)>>>,
+    failed: Arc<Mutex<HashMap<String, Failed>>>,
 }
 
 impl Published {
@@ -75,10 +78,10 @@ impl Published {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     let text = format!("{}: {name} has no snapshot", self.source.remote().place());
-                    return Err(Error::new(ErrorKind::NotFound, format!("{text}; {}", self.there(&name))));
+                    return Err(Error::new(ErrorKind::NotFound, format!("{text}; {}", self.there(name))));
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {}", self.there(&name))));
+                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {}", self.there(name))));
                 }
                 Err(error) => return Err(error),
             }

@@ -214,16 +214,19 @@ impl OpenFile {
         })
     }
 
-    /// Begin of the writes that the settings for what arrives were not applied to yet, and whether all of its bytes were
-    /// written since it was opened.
-    pub fn arrival(&self) -> (u64, bool) {
-        (self.written.from.load(Ordering::Acquire), self.flags.is_new.load(Ordering::Acquire))
+    /// Begin of the writes that the settings for what arrives were not applied to yet, whether all of its bytes were
+    /// written since it was opened, and whether no close has ended the writes.
+    pub fn arrival(&self) -> (u64, bool, bool) {
+        let flags = &self.flags;
+        let is_unclosed = flags.unclosed.load(Ordering::Acquire);
+        (self.written.from.load(Ordering::Acquire), flags.is_new.load(Ordering::Acquire), is_unclosed)
     }
 
     /// Goes on with writes that another daemon has recorded in part, from its [`arrival`](Self::arrival).
-    pub fn continue_arrival(&self, from: u64, is_new: bool) {
+    pub fn continue_arrival(&self, from: u64, is_new: bool, is_unclosed: bool) {
         self.written.from.fetch_min(from, Ordering::AcqRel);
         self.flags.is_new.fetch_or(is_new, Ordering::AcqRel);
+        self.flags.unclosed.fetch_or(is_unclosed, Ordering::AcqRel);
     }
 
     /// The lock that orders invalidations: a thread holds it from before the flush until it has notified the

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
 use crate::format::log::catalog::NodeEntry;
-use crate::model::{CollectionName, EntryId, Error, ErrorKind, NAME_BYTES_MAX, OwnedCollectionName, Owner, Result};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, OwnedCollectionName, Owner, Result};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
@@ -467,26 +467,36 @@ impl Vfs {
         *self.looked_up.takes_over.lock() = true;
     }
 
-    /// Looks all collections and their versions up, if that was not done since the mount was taken over. Their numbers are
-    /// in their logs.
-    fn look_all_up(&self) -> Result<()> {
+    /// Looks collections up until one has a number, if that was not done since the mount was taken over: all of them, then
+    /// their versions. The numbers are in their logs.
+    fn look_all_up(&self, number: u32) -> Result<()> {
         let mut takes_over = self.looked_up.takes_over.lock();
         if !*takes_over {
             return Ok(());
         }
+        let mut all = Vec::new();
         for tenant in self.store.tenants()? {
-            for name in self.store.collections(&tenant)? {
-                let versions = self.store.version_numbers(CollectionName { tenant: &tenant, name: &name });
-                let versions = versions.unwrap_or_default().into_iter();
-                let versions: Vec<_> = versions.map(|number| version_name(&name, number)).collect();
-                for name in [name].iter().chain(&versions) {
-                    if let Err(error) = self.collection_named(&tenant, name) {
-                        log::debug!("{tenant}/{name}: {error}");
-                    }
-                }
+            let names = self.store.collections(&tenant)?;
+            all.extend(names.into_iter().map(|name| OwnedCollectionName::new(&tenant, name)));
+        }
+        let mut is_complete = true;
+        let mut look_up = |tenant: &str, name: &str| match self.collection_named(tenant, name) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                log::warn!("{tenant}/{name}: {error}");
+                is_complete = false;
+            }
+            _ => {}
+        };
+        all.iter().for_each(|of| look_up(&of.tenant, &of.name));
+        if self.looked_up.collections.read().contains_key(&number) {
+            return Ok(());
+        }
+        for of in &all {
+            for version in self.store.version_numbers(of.borrowed())? {
+                look_up(&of.tenant, &version_name(&of.name, version));
             }
         }
-        *takes_over = false;
+        *takes_over = !is_complete;
         Ok(())
     }
 
@@ -519,7 +529,7 @@ impl Vfs {
     /// The collection with a number that was looked up before, opened again if it was closed.
     pub(super) fn numbered(&self, number: u32) -> Result<Option<Arc<Collection>>> {
         if !self.looked_up.collections.read().contains_key(&number) {
-            self.look_all_up()?;
+            self.look_all_up(number)?;
         }
         let (mut tenant, mut name, of) = {
             let collections = self.looked_up.collections.read();
