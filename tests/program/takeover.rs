@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,8 +11,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, SeekFrom, copy_file_range, linkat, seek};
+use rustix::io::Errno;
+
 use support::{
-    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, answer, checked, run, scale, text, tierfs,
+    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, answer, checked, npy_file, run, scale, text, tierfs,
     wait_until,
 };
 
@@ -349,9 +352,74 @@ fn a_file_open_for_writing_goes_on_after_a_takeover_and_is_stale_after_a_crash()
     assert!(stored == b"before after" || stored == b"before after lost", "{}", text(&stored));
     assert_eq!(fs::read(&path).unwrap(), stored);
     drop((file, reader, direct));
+    // The next daemon, which takes over from one that goes on, does not revive files whose writes are lost.
+    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+    kill_daemon(&mounted);
+    replace(&mounted);
+    for failed in [file.write_all(b"x"), file.sync_all()] {
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    }
+    drop(file);
     fs::write(&path, b"again").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"again");
     mounted.unmount();
+}
+
+/// Asserts that a copy of a whole file by copy_file_range(2) has these bytes.
+fn assert_copied(from: &File, to: &Path, bytes: &[u8]) {
+    let to_file = File::create(to).unwrap();
+    let (mut at, mut written) = (0, 0);
+    while (at as usize) < bytes.len() {
+        let copied = copy_file_range(from, Some(&mut at), &to_file, Some(&mut written), bytes.len()).unwrap();
+        assert!(copied > 0);
+    }
+    drop(to_file);
+    assert!(fs::read(to).unwrap() == bytes);
+}
+
+#[test]
+fn a_removed_file_that_the_kernel_reads_is_read_and_copied_after_a_takeover() {
+    let (place, bytes) = store();
+    let mounted = place.mount(&[]);
+    let directory = mounted.mountpoint.join("demo/model");
+    let named = File::open(directory.join("x.bin")).unwrap();
+    fs::write(directory.join("other"), b"new").unwrap();
+    fs::rename(directory.join("other"), directory.join("x.bin")).unwrap();
+    replace(&mounted);
+    let mut read = vec![0; bytes.len()];
+    named.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == bytes);
+    assert_copied(&named, &directory.join("copy"), &bytes);
+    let sought = seek(&named, SeekFrom::Data(5));
+    assert!(matches!(sought, Ok(5) | Err(Errno::OPNOTSUPP)), "{sought:?}");
+    drop(named);
+    mounted.unmount();
+}
+
+#[test]
+fn files_without_a_name_and_files_that_no_close_has_ended_go_on_after_several_takeovers() {
+    let (place, bytes) = store();
+    let mounted = place.mount(&["--passthrough", "off"]);
+    let directory = mounted.mountpoint.join("demo/model");
+    let mut options = OpenOptions::new();
+    let nameless = options.read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600);
+    let nameless = nameless.open(&directory).unwrap();
+    nameless.write_all_at(&bytes, 0).unwrap();
+    let array = npy_file(&bytes);
+    let mut whole = File::create(directory.join("later.npy")).unwrap();
+    whole.write_all(&array).unwrap();
+    // The second one comes before the first new daemon has looked at all open files.
+    replace(&mounted);
+    replace(&mounted);
+    drop(whole);
+    let own = format!("/proc/self/fd/{}", nameless.as_raw_fd());
+    linkat(CWD, own, CWD, directory.join("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(nameless);
+    assert!(fs::read(directory.join("named")).unwrap() == bytes);
+    assert!(fs::read(directory.join("later.npy")).unwrap() == array);
+    assert!(fs::read(directory.join(".tensors/later")).unwrap() == bytes);
+    mounted.unmount();
+    answer(tierfs().arg("fsck").arg(place.store())).ok();
 }
 
 #[test]
