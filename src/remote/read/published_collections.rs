@@ -66,10 +66,10 @@ impl Published {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     let text = format!("{}: {name} has no snapshot", self.source.remote().place());
-                    return Err(Error::new(ErrorKind::NotFound, format!("{text}; {}", self.there(&name))));
+                    return Err(Error::new(ErrorKind::NotFound, format!("{text}; {}", self.there(name))));
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {}", self.there(&name))));
+                    return Err(Error::new(ErrorKind::NotFound, format!("{error}; {}", self.there(name))));
                 }
                 Err(error) => return Err(error),
             }
