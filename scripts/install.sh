@@ -47,7 +47,7 @@ case ${1:-} in
     case $prefix in
     /usr | /usr/local) ;;
     *)
-        for made in "$bin" "$man"/man1 "$man"/man7 "$documents" "$bash_completions" "$zsh_completions" "$fish_completions"; do
+        for made in "$bin" "$man"/man1 "$man"/man7 "$documents" "$bash_completions" "$zsh_completions" "$fish_completions" "$units"; do
             below=${made#"$root$prefix"/}
             [ ! -d "$made" ] && [ ! -d "${made%/*}" ] || (cd "$root$prefix" && mkdir -p "$below" && rmdir -p --ignore-fail-on-non-empty "$below")
         done

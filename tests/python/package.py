@@ -76,6 +76,12 @@ class Package(unittest.TestCase):
     def test_an_import_returns_its_summary(self):
         self.assertEqual((self.summary["files"], self.summary["tensors"]), (2, len(ARRAYS)))
 
+    def test_an_import_makes_a_store_in_a_directory_on_request_only(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        notes = Path(self.place.name) / "notes.txt"
+        self.assertRaisesRegex(tierfs.Error, "--create", tierfs.import_, place, "lab/notes", notes)
+        self.assertEqual(tierfs.import_(place, "lab/notes", notes, create=True)["files"], 1)
+
     def test_tensors_equal_the_arrays_that_were_saved(self):
         found = tierfs.tensors(self.folder)
         self.assertEqual(set(found), set(ARRAYS))

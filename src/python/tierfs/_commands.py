@@ -39,6 +39,7 @@ def import_(
     update: bool = False,
     delete: bool = False,
     strict: bool = False,
+    create: bool = False,
     dry_run: bool = False,
 ) -> Import:
     """Imports files and directories into a collection, mounted or not.
@@ -49,6 +50,7 @@ def import_(
         tier: `exact`, `q8`, `q7`, `q5`, `q3` or `q3x`; with `:all`, for every float tensor.
         previous: keep the state before the import and the state after it as versions, which `log` lists.
         keep: with `previous`, how many versions are left; the oldest go.
+        create: create the store in an existing empty directory too.
 
     The other arguments are the options of `tierfs import`.
 
@@ -75,6 +77,7 @@ def import_(
         "update": update,
         "delete": delete,
         "strict": strict,
+        "create": create,
         "dry-run": dry_run,
     }
     options += [f"--{name}" for name, is_set in flags.items() if is_set]
