@@ -32,6 +32,9 @@ const BESIDE_PATIENCE: Duration = Duration::from_secs(1);
 /// The error of a tenant of which no collection could be opened is the answer for this long.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 
+/// Errors, with their times, by the names of tenants.
+type Failures = HashMap<String, (Instant, io::ErrorKind, String)>;
+
 /// The snapshots of a remote. Clones share them.
 #[derive(Clone)]
 pub struct Published {
@@ -42,7 +45,7 @@ pub struct Published {
     /// The snapshot that was opened last, by tenant and collection.
     opened: Arc<Mutex<HashMap<OwnedCollectionName, Snapshot>>>,
     /// Tenants of which no collection could be opened, and why.
-    failed: Arc<Mutex<HashMap<String, (Instant, io::ErrorKind, String)>>>,
+    failed: Arc<Mutex<Failures>>,
 }
 
 impl Published {
