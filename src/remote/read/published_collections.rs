@@ -35,8 +35,8 @@ const BESIDE_PATIENCE: Duration = Duration::from_secs(1);
 /// The error of a tenant of which no collection could be opened is the answer for this long.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 
-/// When a request failed, and why.
-type Failed = (Instant, io::ErrorKind, String);
+/// Errors, with their times, by the names of tenants.
+type Failures = HashMap<String, (Instant, io::ErrorKind, String)>;
 
 /// The snapshots of a remote. Clones share them.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub struct Published {
     /// The snapshot that was opened last, by tenant and collection.
     opened: Arc<Mutex<HashMap<OwnedCollectionName, Snapshot>>>,
     /// Tenants of which no collection could be opened, and why.
-    failed: Arc<Mutex<HashMap<String, Failed>>>,
+    failed: Arc<Mutex<Failures>>,
 }
 
 impl Published {
