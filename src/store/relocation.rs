@@ -29,6 +29,10 @@ pub(in crate::store) const CLOSE_WAIT: Duration = Duration::from_millis(300);
 /// The time between two looks.
 const CLOSE_STEP: Duration = Duration::from_millis(2);
 
+fn in_use(version: &OwnedCollectionName) -> Error {
+    Error::new(ErrorKind::Busy, format!("{version} is in use: a file in it is open; close its files"))
+}
+
 /// Whether a key names a version of a collection with this number at most.
 fn is_version_of(key: &OwnedCollectionName, place: CollectionName<'_>, last: u64) -> bool {
     let version = version_in(&key.name).filter(|_| key.tenant == place.tenant);
@@ -184,11 +188,25 @@ impl Store {
             let used = open.keys().filter(|key| is_version_of(key, place, last)).min();
             let Some(used) = used else { return Ok(()) };
             if Instant::now() >= until {
-                let text = format!("{used} is in use: a file in it is open; close its files");
-                return Err(Error::new(ErrorKind::Busy, text));
+                return Err(in_use(used));
             }
             drop(open);
             std::thread::sleep(CLOSE_STEP);
+        }
+    }
+
+    /// As [`close_versions`](Self::close_versions), without waiting, and then calls `done` before anybody opens one.
+    pub(in crate::store) fn with_versions_closed(
+        &self,
+        place: CollectionName<'_>,
+        last: u64,
+        done: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut open = self.versions.open.lock();
+        open.retain(|key, version| !is_version_of(key, place, last) || Arc::strong_count(version) > 1);
+        match open.keys().filter(|key| is_version_of(key, place, last)).min() {
+            Some(used) => Err(in_use(used)),
+            None => done(),
         }
     }
 
@@ -199,7 +217,7 @@ impl Store {
     }
 
     /// Forgets the open versions of a collection up to a number, whose directories have gone. Users of one keep it.
-    pub(in crate::store) fn forget_versions(&self, place: CollectionName<'_>, last: u64) {
+    fn forget_versions(&self, place: CollectionName<'_>, last: u64) {
         self.versions.open.lock().retain(|key, _| !is_version_of(key, place, last));
     }
 

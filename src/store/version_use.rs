@@ -78,7 +78,7 @@ impl VersionUse {
     }
 
     /// Counts the bytes, and calls `take` with their number, unless the last count is right still.
-    pub fn count(&self, take: impl FnOnce(u64)) {
+    pub fn count(&self, take: impl Fn(u64)) {
         let _alone = self.counting.lock();
         let changes = self.changes.load(Ordering::SeqCst);
         if self.counted.load(Ordering::SeqCst) == changes {
@@ -93,6 +93,10 @@ impl VersionUse {
                     self.has_versions.store(true, Ordering::SeqCst);
                 }
                 take(bytes.unwrap_or(0));
+                // It may have gone since it was looked at.
+                if self.is_gone.load(Ordering::SeqCst) {
+                    take(0);
+                }
             }
             // The next count tries again where something has changed.
             Err(error) => log::warn!("versions are not counted: {error}"),

@@ -210,10 +210,12 @@ impl Store {
         let is_small = bytes <= bytes_max
             && chain.bytes.saturating_add(bytes) <= whole / LARGEST_CHAIN_SHARE
             && chain.files < CHAIN_FILES_MAX;
-        if !is_small {
+        let head_bytes = head.to_bytes();
+        // The whole file goes only behind a head that can be read, which more than 65,535 bases have not.
+        if !is_small || VersionDifference::parse(&head_bytes).ok().as_ref() != Some(&head) {
             return Ok((head, false));
         }
-        let placed = to.write_at(&head.to_bytes(), 0).and_then(|()| {
+        let placed = to.write_at(&head_bytes, 0).and_then(|()| {
             to.sync_data()?;
             disk.rename(&draft, &path)?;
             disk.sync_directory(&own)
@@ -256,7 +258,11 @@ impl Store {
             let (path, draft) = (format!("{own}/{name}"), format!("{own}/{name}{DRAFT}"));
             let failed = |error| Error::io(format!("writing {path}"), error);
             remove_if_present(disk, &draft).map_err(failed)?;
-            self.copy_file(&compared.canonical, file, &draft)?;
+            if let Err(error) = self.copy_file(&compared.canonical, file, &draft) {
+                // A removal is to give room on a full disk.
+                remove_if_present(disk, &draft).map_err(failed)?;
+                return Err(error);
+            }
             disk.rename(&draft, &path).map_err(failed)?;
             disk.sync_directory(&own).map_err(failed)?;
             disk.remove_file(&format!("{path}{DIFFERENCE}")).map_err(failed)?;

@@ -78,21 +78,21 @@ impl Store {
         let draft_of = Draft { place, canonical: &canonical, path: &draft, previous, copied: 0 };
         // The copies count in quotas before they are made.
         let mut held = collection.meter().reserve(Use::default())?;
-        if let Err(error) = self.keep_files(draft_of, &mut held) {
+        let bytes = collection.state().used().logical;
+        let created_at = u64::try_from(now_nanoseconds()).unwrap_or(0);
+        let description = Description { created_at, bytes, state, ..Description::default() };
+        let made = self.keep_files(draft_of, &mut held).and_then(|()| {
+            write_description(&*self.disk, &draft, &description)?;
+            let placed = self.disk.sync_directory(&draft);
+            placed.and_then(|()| self.disk.rename(&draft, &directory(place, number))).map_err(failed)
+        });
+        if let Err(error) = made {
             self.remove_unfinished(place)
                 .unwrap_or_else(|left| log::warn!("the next version removes the remains: {left}"));
             return Err(error);
         }
-        let bytes = collection.state().used().logical;
-        let created_at = u64::try_from(now_nanoseconds()).unwrap_or(0);
-        let description = Description { created_at, bytes, state, ..Description::default() };
-        write_description(&*self.disk, &draft, &description)?;
-        let made = self.disk.sync_directory(&draft).and_then(|()| {
-            self.disk.rename(&draft, &directory(place, number))?;
-            self.disk.sync_directory(&format!("{place}/{VERSIONS}"))?;
-            self.disk.sync_directory(&place.to_string())
-        });
-        made.map_err(failed)?;
+        let synced = self.disk.sync_directory(&format!("{place}/{VERSIONS}"));
+        synced.and_then(|()| self.disk.sync_directory(&place.to_string())).map_err(failed)?;
         collection.meter().versions_changed();
         Ok(Kept { number, is_new: true })
     }

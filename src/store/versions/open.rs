@@ -99,14 +99,20 @@ impl Store {
         self.close_versions(place, number, patience)?;
         self.remove_unfinished(place)?;
         // A removal that was interrupted may have left any earlier version as a difference from this one.
-        for before in numbers.iter().take(index) {
-            self.rebase_files(&Neighbours { place, older: *before, newer: *next }, number)?;
-        }
+        let mut earlier = numbers.iter().take(index);
+        let rebased = earlier.try_for_each(|before| {
+            self.rebase_files(&Neighbours { place, older: *before, newer: *next }, number)
+        });
+        // Also those before a failure take other space now.
+        collection.meter().versions_changed();
+        rebased?;
         let (old, gone) = (directory(place, number), format!("{place}/{VERSIONS}/{UNFINISHED}{number}"));
-        let renamed =
-            disk.rename(&old, &gone).and_then(|()| disk.sync_directory(&format!("{place}/{VERSIONS}")));
-        renamed.map_err(|error| Error::io(format!("removing {old}"), error))?;
-        self.forget_versions(place, number);
+        // Somebody may have opened one meanwhile.
+        self.with_versions_closed(place, number, || {
+            let renamed = disk.rename(&old, &gone);
+            let renamed = renamed.and_then(|()| disk.sync_directory(&format!("{place}/{VERSIONS}")));
+            renamed.map_err(|error| Error::io(format!("removing {old}"), error))
+        })?;
         self.services.invalidate_all_names();
         // It has no name any more. The next step removes the remains of a failure.
         if let Err(error) = self.remove_tree(&gone) {
@@ -120,6 +126,8 @@ impl Store {
     /// uses it; then the error that says so is returned.
     pub fn keep_last_versions(&self, place: CollectionName<'_>, count: u64) -> Result<Option<Error>> {
         let _making = self.versions.making.lock();
+        // This request is newer.
+        self.versions.surplus.lock().remove(&place.owned());
         let numbers = numbers(&*self.disk, place)?;
         let surplus = (numbers.len() as u64).saturating_sub(count.max(1));
         let Some(first) = numbers.get(surplus as usize).filter(|_| surplus > 0) else { return Ok(None) };
@@ -132,9 +140,9 @@ impl Store {
 
     /// Removes the versions that were to go when nobody uses them.
     pub(in crate::store) fn remove_surplus_versions(&self) {
-        let waiting = self.versions.surplus.lock().clone();
         // While versions are made, others go the next time.
-        let Some(_making) = self.versions.making.try_lock().filter(|_| !waiting.is_empty()) else { return };
+        let Some(_making) = self.versions.making.try_lock() else { return };
+        let waiting = self.versions.surplus.lock().clone();
         for (place, first) in waiting {
             match self.remove_versions_before(place.borrowed(), first, Duration::ZERO) {
                 Ok(Some(_)) => {}
