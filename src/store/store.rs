@@ -51,14 +51,13 @@ const NUMBER_BYTES_MAX: u64 = 11;
 
 /// An open store: a disk with a lock, settings, tenants, and the collections that are open.
 ///
-/// One process writes to a store; the lock says which. A collection is opened at its first use, under the lock of
-/// `open` so that it is opened once, and closed again when it was not used for a while and memory or descriptors are
-/// needed. Tenants are small files that are read when they are asked for. Collections get numbers of their own
-/// (`numbered`), which are never used twice, since inode numbers contain them.
+/// One process writes to a store; the lock says which. A collection is opened at its first use, under the lock of `open` so
+/// that it is opened once, and closed again when it was not used for a while and memory or descriptors are needed. Tenants
+/// are small files that are read when they are asked for. Collections get numbers of their own (`numbered`), which are never
+/// used twice, since inode numbers contain them.
 ///
-/// The disk may have a remote behind it (`Upstream`): of clones, whose missing pieces are fetched, or of snapshots,
-/// which are only shown. Everything that collections share is in `services`: clock, lineage, events, the rebuilder of
-/// blocks.
+/// The disk may have a remote behind it (`Upstream`): of clones, whose missing pieces are fetched, or of snapshots, which
+/// are only shown. All that collections share is in `services`: clock, lineage, events, the rebuilder of blocks.
 pub struct Store {
     pub(in crate::store) disk: Arc<dyn Disk>,
     pub(in crate::store) upstream: Arc<dyn Upstream>,
@@ -124,8 +123,7 @@ impl Store {
         read_settings(disk, &*open_settings(disk)?).map(drop)
     }
 
-    /// Opens a store. `Busy` if another holder excludes this one. `note` identifies this holder to
-    /// others.
+    /// Opens a store. `Busy` if another holder excludes this one. `note` identifies this holder to others.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
         let descriptors = Arc::new(Descriptors::new(disk));
         let clones = Arc::new(Clones::new(descriptors.clone(), access == Access::Write));
@@ -640,8 +638,7 @@ impl Store {
         self.open.lock().values().cloned().collect()
     }
 
-    /// Creates a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` if there
-    /// is one.
+    /// Creates a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` if there is one.
     pub fn create_tenant(&self, name: &str, owner: Owner, mode: u32) -> Result<()> {
         check_tenant(name)?;
         if self.tenants()?.iter().any(|tenant| tenant == name) {
