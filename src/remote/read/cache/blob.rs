@@ -1,6 +1,6 @@
 //! A cached file: a piece file that the cache counts and removes as a whole, and the fetching of its pieces.
 //!
-//! Other processes may have the same file open. A piece is fetched by the holder of its [`Turn`]; the others look into the
+//! Other processes may have the same file open. A piece is fetched by the holder of its `Turn`; the others look into the
 //! map once they need the piece. The holder may be stopped, or its remote may be away: after 5 s in which nobody has
 //! written to the file, others fetch the piece into memory. The file is not theirs to write without the turn.
 
