@@ -323,7 +323,8 @@ impl<E> PieceFile<E> {
         let mut states = vec![0; pieces.len()];
         map.read_exact_at(&mut states, self.places.state(pieces.start))?;
         for (piece, state) in pieces.zip(states) {
-            if self.has(piece) {
+            // The map lacks that the bytes of the latter are wrong.
+            if self.has(piece) || self.table.lock().unsaved.contains(&piece) {
                 continue;
             }
             let is_durable = state == PieceState::Here.byte();

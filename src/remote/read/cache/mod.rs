@@ -105,11 +105,15 @@ const DISTRUSTED: Duration = Duration::from_secs(60);
 
 /// The directories are read again at most this often.
 const LOOKED_EVERY: Duration = Duration::from_millis(200);
+/// A look is made again after this long, also for little: others may have come, and gone.
+const LOOKED_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
 /// The same once the new bytes of this process are one part in so many of the room.
 const ROOM_PARTS: u64 = 16;
 
 /// The daemon of a mount that was just removed saves its maps and then leaves the cache.
 const LEFT_WITHIN: Duration = Duration::from_secs(3);
+/// One who puts the cache in order after a boot has done so by then.
+const IN_ORDER_WITHIN: Duration = Duration::from_secs(30);
 const LOCK_STEP: Duration = Duration::from_millis(20);
 
 /// How much of the disk a cache may take.
@@ -204,7 +208,7 @@ impl Cache {
             if using.take(Mode::Shared).map_err(failed)? {
                 break false;
             }
-            if begun.elapsed() >= LEFT_WITHIN {
+            if begun.elapsed() >= IN_ORDER_WITHIN {
                 let text = format!("the cache {} is being checked or put in order", directory.display());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
@@ -344,8 +348,9 @@ impl Cache {
     /// Looks at what other processes have brought and removed, if there are any.
     fn look(&self, files: &mut Files) {
         let others = self.is_shared();
-        // Those who have just left may have done something before.
-        if (others || files.seen.others)
+        // Those who have left may have done something before.
+        let is_old = files.seen.when.is_none_or(|when| when.elapsed() >= LOOKED_AT_LEAST_EVERY);
+        if (others || files.seen.others || is_old)
             && let Err(error) = files.read(&self.root)
         {
             log::warn!("the cache {} is not read: {error}", self.directory.display());
@@ -398,8 +403,9 @@ impl Cache {
             let Ok((limit, free)) = self.limit() else { return false };
             let mut stored = files.stored();
             let mut has_room = stored + bytes <= limit && bytes <= free;
-            let is_due = files.seen.when.is_none_or(|when| when.elapsed() >= LOOKED_EVERY);
-            if is_due && (!has_room || bytes > files.seen.before_next) {
+            let age = files.seen.when.map_or(Duration::MAX, |when| when.elapsed());
+            let is_wanted = !has_room || bytes > files.seen.before_next || age >= LOOKED_AT_LEAST_EVERY;
+            if age >= LOOKED_EVERY && is_wanted {
                 self.look(&mut files);
                 stored = files.stored();
                 has_room = stored + bytes <= limit && bytes <= free;
@@ -409,6 +415,11 @@ impl Cache {
                 files.seen.before_next = files.seen.before_next.saturating_sub(bytes);
                 count(&mut files);
                 return true;
+            }
+            // A file that is larger than the cache gets no room by the others.
+            let own = files.open.get(name).map_or(0, |blob| blob.stored.load(Ordering::Relaxed));
+            if own.saturating_add(bytes) > limit {
+                return false;
             }
             // Programs may have the removed files open, and some file systems free space later.
             let is_in_vain = stored + bytes <= limit && removed >= bytes;
@@ -703,7 +714,11 @@ fn put_in_order(root: &Root) -> io::Result<()> {
         }
     }
     let mut options = unlinked();
-    options.write(true).create(true).truncate(true).open(root.path(BOOT))?.write_all(&now)
+    let noted = options.write(true).create(true).truncate(true).open(root.path(BOOT));
+    if let Err(error) = noted.and_then(|mut file| file.write_all(&now)) {
+        log::warn!("the next process that opens the cache puts it in order again: {error}");
+    }
+    Ok(())
 }
 
 /// Removes the files of snapshots from a cache of a former format. Manifests and logs stay.

@@ -19,6 +19,8 @@ use crate::remote::read::cache::root::{Root, unlinked};
 const LOCK: &str = "lock";
 /// A wait for another holder ends after it has made no progress for this long.
 const SILENT_MAX: Duration = Duration::from_secs(5);
+/// The whole wait ends after this long: others may make progress in the same file.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// One who waits looks after this long at first, and then half as often each time.
 const LOOKED_AFTER: Duration = Duration::from_millis(1);
 const LOOKED_AFTER_MAX: Duration = Duration::from_millis(16);
@@ -59,10 +61,19 @@ impl Root {
         self.turn(USE)
     }
 
-    /// Waits until no other process changes names, which takes a moment, and keeps others from it.
+    /// Waits until no other process changes names, which takes a moment, and keeps others from it. Fails with `TimedOut`
+    /// after 5 s: the other process may be stopped.
     pub(super) fn names(&self) -> io::Result<Turn> {
         let turn = self.turn(NAMES)?;
-        turn.control(libc::F_OFD_SETLKW, Mode::Alone.number())?;
+        let (begun, mut after) = (Instant::now(), LOOKED_AFTER);
+        while !turn.take(Mode::Alone)? {
+            if begun.elapsed() > SILENT_MAX {
+                let text = "another process keeps the names of the cache locked";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            std::thread::sleep(after);
+            after = (after * 2).min(LOOKED_AFTER_MAX);
+        }
         Ok(turn)
     }
 
@@ -86,13 +97,14 @@ impl Turn {
     }
 
     /// Waits for the lock. `None` once another holder has done what it was for, and if `progress` of the holder stays the
-    /// same for 5 s: it may be stopped, or wait for a remote that is away.
+    /// same for 5 s: it may be stopped, or wait for a remote that is away. At most 20 s.
     pub(super) async fn wait<P: PartialEq>(
         self,
         is_done: impl Fn() -> bool,
         progress: impl Fn() -> P,
     ) -> Option<Turn> {
-        let (mut last, mut since, mut after) = (progress(), Instant::now(), LOOKED_AFTER);
+        let begun = Instant::now();
+        let (mut last, mut since, mut after) = (progress(), begun, LOOKED_AFTER);
         loop {
             match self.take(Mode::Alone) {
                 Ok(true) => return Some(self),
@@ -106,7 +118,7 @@ impl Turn {
             if now != last {
                 (last, since) = (now, Instant::now());
             }
-            if is_done() || since.elapsed() > SILENT_MAX {
+            if is_done() || since.elapsed() > SILENT_MAX || begun.elapsed() > WAIT_MAX {
                 return None;
             }
             tokio::time::sleep(after).await;

@@ -62,6 +62,8 @@ pub(super) fn verify(disk: &FileDisk, name: &str) -> io::Result<Verified> {
     if len != file.layout().bytes() {
         return removed("it has another length than its map says");
     }
+    // A process that was killed has not recorded its last pieces.
+    file.look(0..file.layout().piece_count())?;
     let checked = file.check();
     if !checked.wrong.is_empty() {
         file.record(&checked.wrong, PieceState::Remote)?;
