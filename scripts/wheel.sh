@@ -3,7 +3,7 @@
 #
 #   scripts/wheel.sh DIRECTORY   replaces DIRECTORY by one with the wheel of PROGRAM; src/python/wheel_hook.py has more
 #                                variables
-#   scripts/wheel.sh check       debug build; checks types, installs the wheel into a new virtual environment, runs the
+#   scripts/wheel.sh check       the program of the tests; checks types, installs the wheel into a new virtual environment, runs the
 #                                Python snippet of README.md and tests/python/package.py there, and uninstalls it
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,8 @@ case ${1:-} in
     exit 2
     ;;
 check)
-    cargo build --locked --quiet --bin tierfs
+    # The program that the tests have built.
+    cargo test --locked --quiet --no-run -p tierfs -p tierfs-client --test program
     export PROGRAM=$root/target/debug/tierfs
     wheels=$root/target/wheel/checked
     ;;
