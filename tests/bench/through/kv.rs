@@ -112,8 +112,8 @@ pub fn rows() -> Vec<Row> {
             alone(place, through, |_, used| used)
         }));
     }
-    let times: [(&str, fn(&Stored) -> f64); 2] =
-        [("open", |stored| stored.open), ("rename", |stored| stored.rename)];
+    type Time = fn(&Stored) -> f64;
+    let times: [(&str, Time); 2] = [("open", |stored| stored.open), ("rename", |stored| stored.rename)];
     for (call, time) in times {
         let (name, what) =
             (format!("mount-kv.{call}-p99"), format!("p99 of {call}, 16 writers of 2 MiB, O_DIRECT"));
