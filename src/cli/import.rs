@@ -75,7 +75,7 @@ pub(super) struct Args {
     /// the names of all end with
     #[arg(long, value_name = "NAME", conflicts_with_all = ["manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
-    /// Create the store if there is none, also in an existing empty directory
+    /// Create the store. Its directory may exist, if it is empty
     #[arg(long)]
     create: bool,
     /// Element type of the joined file, unless its name and bytes make it a container

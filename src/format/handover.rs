@@ -143,9 +143,9 @@ impl HandOver {
         whole.into_bytes()
     }
 
-    /// The state that bytes describe.
+    /// Reads the state from its bytes.
     /// # Errors
-    /// `Unsupported` for another version, `Corrupt` for bytes that are none.
+    /// `Unsupported` if another version wrote them, `Corrupt` if they are not the bytes of a state.
     pub fn decode(bytes: &[u8]) -> Result<HandOver> {
         let mut from = Reader::new(bytes);
         if from.array()? != *MAGIC {
@@ -240,9 +240,9 @@ impl Head {
         out.into_bytes()
     }
 
-    /// The head that bytes describe.
+    /// Reads the head from its bytes.
     /// # Errors
-    /// `Unsupported` for another version, `Corrupt` for bytes that are none.
+    /// `Unsupported` if another version wrote them, `Corrupt` if they are not the bytes of a head.
     pub fn decode(bytes: &[u8]) -> Result<Head> {
         let mut from = Reader::new(bytes);
         let is_one = from.array()? == *HEAD_MAGIC;
@@ -316,7 +316,7 @@ impl OpenRecord {
         bytes
     }
 
-    /// The open file that a record describes. `None` for a free place, and for bytes that are no record.
+    /// Reads the record of an open file from its bytes. `None` if the place is free, or if the checksum is wrong.
     pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<OpenRecord> {
         let mut from = Reader::new(bytes);
         let (handle, inode) = (from.u64().ok()?, from.u64().ok()?);

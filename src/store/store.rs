@@ -557,7 +557,7 @@ impl Store {
     pub fn unopened(&self, tenant: &str, name: &str, asks: bool) -> Option<UnopenedCollection> {
         let snapshots = self.upstream.snapshots()?;
         let found = snapshots.unopened(CollectionName::new(tenant, name), asks);
-        // Who opens it gets the error.
+        // A program that opens the collection gets the error.
         found.inspect_err(|error| log::debug!("{tenant}/{name}: {error}")).ok().flatten()
     }
 

@@ -125,7 +125,7 @@ impl Tree {
             names: names.collect(),
             renamed: Some((from.to_owned(), to.to_owned())),
         };
-        // What is not durable there follows.
+        // Changes below the directory that are not durable move along.
         for pending in &mut self.pending {
             pending.directory = moved(&pending.directory, from, to).unwrap_or(pending.directory.clone());
             for (path, _) in &mut pending.names {

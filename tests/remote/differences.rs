@@ -540,7 +540,7 @@ fn a_clone_of_differences_reads_them_and_a_push_from_it_names_them_again() {
         };
         clone(&store, from, CollectionName::new("acme", name), Owner::default()).unwrap();
     }
-    // What was never read is named by the clone's push, with its keyframe.
+    // The clone's push names the pieces that were never read, with their keyframe.
     let collection = store.collection("acme", "m").unwrap();
     let described = Parameters { tenant_owner: OwnerAndMode { uid: 1, gid: 1, mode: 0o755 }, ..request(70) };
     let pushed = push(&remote, &collection, &described, &Silent).unwrap();

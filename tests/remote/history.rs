@@ -99,7 +99,7 @@ fn an_older_snapshot_is_published_again_without_a_payload() {
     assert_eq!(found, CONFIGS[1], "an open file stays that of its snapshot");
     let log = stand.log();
     assert_eq!(log[0]["message"], "revert to snapshot 1");
-    // Who pushed before must say that the newer state is wanted again.
+    // The store that pushed before must say by --force that the newer state is wanted again.
     stand.push(&[]).failed(1, &["snapshot 3 of acme/m", "--force"]);
     assert!(
         stand.run("push", &["acme/m", "--revert", "3"]).ok().starts_with("nothing new, still snapshot 3")

@@ -146,7 +146,7 @@ impl Kept {
             None => (self.child.id(), child_descriptor(&self.child).map_err(failed)?),
         };
         let (says, mut ends) = waited(&self.socket, &daemon, &LOOK_EVERY)?;
-        // What it has said before its end counts.
+        // The daemon may have sent a message and then ended.
         if says {
             match self.hear() {
                 Ok(()) => return Ok(false),

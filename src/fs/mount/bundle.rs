@@ -78,9 +78,9 @@ impl Bundle {
         Ok(())
     }
 
-    /// Receives one.
+    /// Receives a bundle.
     /// # Errors
-    /// `Unsupported` if it has another version, `Corrupt` if it is none.
+    /// `Unsupported` if the sender has another version, `Corrupt` if it sent something else.
     pub fn receive(from: impl AsFd) -> Result<Bundle> {
         let failed = |error| Error::io("receiving a mount", error);
         let mut header = [0; HEADER_BYTES];

@@ -104,7 +104,7 @@ impl Dispatcher {
                 }
                 _ if writes && self.handles.earlier().before() == Before::HandedOver => {
                     self.passthrough.opened_to_write(record.handle, ino);
-                    // Who opens or copies the file shall find that it is written.
+                    // A program that opens or copies the file depends on whether others write to it.
                     if let Err(error) = self.reopen(&record) {
                         log::warn!("inode {:#x} is not opened again: {error}", record.inode);
                     }

@@ -45,7 +45,7 @@ impl Earlier {
         if before == Before::Died { earlier.with_done() } else { earlier }
     }
 
-    /// The same, if a daemon died shortly before the one that handed the mount over.
+    /// Notes that a daemon has died, and that for a while the kernel may give requests again which that daemon has done.
     pub fn with_done(self) -> Earlier {
         Earlier { may_have_done_until: Some(Instant::now() + GIVEN_AGAIN_WITHIN), ..self }
     }

@@ -42,7 +42,7 @@ pub fn encode(
     };
     let mut out = Vec::new();
     head.write(&mut out);
-    // What follows is seldom shortened to less than half.
+    // Compression seldom shortens the rest to less than half.
     let limit = bytes_max.saturating_mul(2).saturating_add(out.len());
     let (mut at, mut scratch) = (0_usize, Scratch::default());
     for stretch in stretches {

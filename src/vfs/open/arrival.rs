@@ -213,7 +213,7 @@ impl Writer {
     /// [`write_uncached`](Self::write_uncached) if nobody else has the file open, so that the kernel can have no page
     /// of it. Whether its writes go past the page cache now.
     pub fn write_uncached_alone(&self) -> bool {
-        // Who opens it from here on finds the note.
+        // A program that opens the file from here on finds the note.
         self.write_uncached();
         fence(Ordering::SeqCst);
         let is_alone = Arc::strong_count(&self.file) <= ALONE;

@@ -185,7 +185,7 @@ fn a_tensor_stays_at_its_floor_and_within_its_consent() {
     for floor in [Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3] {
         assert_eq!(ends_in(Tensor { floor, ..exact.clone() }), floor);
         assert_eq!(ends_in(Tensor { loss: Loss::DownTo(floor), ..exact.clone() }), floor);
-        // What can be made again exactly keeps to the floor as well, and then needs no place at all.
+        // A tensor that can be made again exactly keeps to the floor as well, and then needs no place at all.
         let source = Tensor { floor, loss: Loss::Deny, has_exact_source: true, ..exact.clone() };
         assert_eq!(ends_in(source.clone()), floor);
         assert_eq!(ends_in(Tensor { can_be_absent: true, ..source }), Tier::Absent);
