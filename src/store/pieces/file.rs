@@ -7,6 +7,9 @@
 //! 3. One claim a piece: who holds it fetches, evicts or takes over the piece, and all others wait for the end.
 //! 4. Bytes that a reader or the kernel may have open are replaced only by bytes that were compared.
 
+mod claim;
+mod states;
+
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
@@ -17,14 +20,13 @@ use parking_lot::{Condvar, Mutex};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::format::snapshot::manifest::{FileExtent, Piece};
-use crate::format::snapshot::piece_map::{
-    ARRIVED, DIGEST_BYTES, Digest, MapPlaces, PieceMap, PieceState, SUSPECT,
-};
+use crate::format::snapshot::piece_map::{DIGEST_BYTES, Digest, MapPlaces, PieceMap, PieceState};
 use crate::store::disk::change::Change;
 use crate::store::disk::{Advice, Disk, File, remove_if_present};
-use crate::store::pieces::arrival::Arrival;
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
+
+pub use claim::Claim;
 
 /// Pieces with more extents than this are gathered in memory and then written.
 const EXTENTS_MAX: usize = 64;
@@ -309,149 +311,6 @@ impl<E> PieceFile<E> {
         table.unsaved.remove(&piece);
     }
 
-    /// The map, if other processes may read and write the same file.
-    fn shared_map(&self) -> Option<&dyn File> {
-        self.map.as_deref().filter(|_| self.is_shared)
-    }
-
-    /// Looks in the map whether other processes have brought some of these pieces. Returns those that are here since the
-    /// last look.
-    pub fn look(&self, pieces: Range<u32>) -> io::Result<Vec<u32>> {
-        let mut found = Vec::new();
-        let Some(map) = self.shared_map().filter(|_| !pieces.is_empty()) else { return Ok(found) };
-        let _changing = self.changing.lock();
-        let mut states = vec![0; pieces.len()];
-        map.read_exact_at(&mut states, self.places.state(pieces.start))?;
-        for (piece, state) in pieces.zip(states) {
-            // The map lacks that the bytes of the latter are wrong.
-            if self.has(piece) || self.table.lock().unsaved.contains(&piece) {
-                continue;
-            }
-            let is_durable = state == PieceState::Here.byte();
-            if !is_durable && state != ARRIVED {
-                if state == SUSPECT {
-                    self.table.lock().suspects.insert(piece);
-                }
-                continue;
-            }
-            let mut digest = [0; DIGEST_BYTES];
-            map.read_exact_at(&mut digest, self.places.digest(piece))?;
-            self.table.lock().arrive(piece, Some(digest), is_durable);
-            found.push(piece);
-        }
-        Ok(found)
-    }
-
-    /// Whether the map says of any piece that its bytes were wrong.
-    pub fn has_suspects(&self) -> io::Result<bool> {
-        let Some(map) = self.shared_map() else { return Ok(false) };
-        let mut states = vec![0; self.layout.piece_count() as usize];
-        map.read_exact_at(&mut states, self.places.state(0))?;
-        Ok(states.contains(&SUSPECT))
-    }
-
-    /// Forgets those of these pieces that are here, because their bytes are wrong: they are fetched again. Returns
-    /// the pieces that were forgotten.
-    pub fn forget(&self, pieces: &[u32]) -> Vec<u32> {
-        let _changing = self.changing.lock();
-        let is_here = |piece: &u32| self.state(*piece) == PieceState::Here;
-        let here: Vec<u32> = pieces.iter().copied().filter(is_here).collect();
-        for piece in &here {
-            let told = self.shared_map().map(|map| map.write_at(&[SUSPECT], self.places.state(*piece)));
-            let mut table = self.table.lock();
-            table.set(*piece, PieceState::Remote);
-            table.suspects.insert(*piece);
-            table.unsaved.remove(piece);
-            if !matches!(told, Some(Ok(()))) {
-                table.unsaved.insert(*piece);
-            }
-        }
-        here
-    }
-
-    /// The number of pieces whose state the map lacks.
-    pub fn unsaved(&self) -> usize {
-        self.table.lock().unsaved.len()
-    }
-
-    /// Makes the states of these pieces in the map durable, and then those in memory.
-    pub fn record(&self, pieces: &[u32], state: PieceState) -> io::Result<()> {
-        let _changing = self.changing.lock();
-        if let Some(map) = &self.map {
-            for piece in pieces {
-                map.write_at(&[state.byte()], self.places.state(*piece))?;
-            }
-            map.sync_data()?;
-        }
-        let mut table = self.table.lock();
-        for piece in pieces {
-            table.set(*piece, state);
-            table.unsaved.remove(piece);
-        }
-        Ok(())
-    }
-
-    /// Makes the bytes that have arrived durable, and says so in the map. If they may be lost, their pieces are
-    /// fetched again.
-    pub fn save(&self) -> io::Result<()> {
-        let Some(data) = self.data.as_ref().filter(|_| !self.is_removed()) else { return Ok(()) };
-        let unsaved = std::mem::take(&mut self.table.lock().unsaved);
-        if unsaved.is_empty() {
-            return Ok(());
-        }
-        if let Err(error) = data.sync_data() {
-            // The kernel tells of lost pages once and takes them for written afterwards.
-            self.has_lost.store(true, Ordering::Release);
-            self.forget(&Vec::from_iter(unsaved));
-            return Err(error);
-        }
-        let saved = self.write_states(&unsaved);
-        if saved.is_err() {
-            self.table.lock().unsaved.extend(unsaved);
-        }
-        saved
-    }
-
-    /// Writes the states of these pieces, whose bytes are durable, into the map.
-    fn write_states(&self, saved: &BTreeSet<u32>) -> io::Result<()> {
-        let _changing = self.changing.lock();
-        // Another file may have the name by now.
-        let Some(map) = self.map.as_ref().filter(|_| !self.is_removed()) else { return Ok(()) };
-        for piece in saved {
-            let (state, digest) = {
-                let table = self.table.lock();
-                // It has other bytes by now, which are not durable.
-                if table.unsaved.contains(piece) {
-                    continue;
-                }
-                let digests = table.digests.as_ref();
-                (table.state(*piece), digests.and_then(|all| all.get(*piece as usize)).copied())
-            };
-            if self.is_shared && self.is_suspect(&**map, *piece)? {
-                continue;
-            }
-            if let Some(digest) = digest.filter(|_| state == Some(PieceState::Here)) {
-                map.write_at(&digest, self.places.digest(*piece))?;
-            }
-            if let Some(state) = state.filter(|state| *state != PieceState::Own) {
-                map.write_at(&[state.byte()], self.places.state(*piece))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the map says that a piece has wrong bytes: another process may have found that.
-    fn is_suspect(&self, map: &dyn File, piece: u32) -> io::Result<bool> {
-        let mut state = [0];
-        map.read_exact_at(&mut state, self.places.state(piece))?;
-        Ok(state == [SUSPECT])
-    }
-
-    /// Whether a sync has failed. Pieces that were on their way then may be lost too.
-    pub fn has_lost(&self) -> bool {
-        self.has_lost.load(Ordering::Acquire)
-    }
-
     /// Removes the file and its map. Those who have it open read on, and nothing is saved any more.
     pub fn remove(&self, disk: &dyn Disk, path: &str) -> io::Result<()> {
         let _changing = self.changing.lock();
@@ -573,94 +432,6 @@ fn digest_of(file: &dyn File, extents: &[FileExtent]) -> io::Result<Digest> {
 pub fn remove(disk: &dyn Disk, path: &str) -> io::Result<()> {
     remove_if_present(disk, &map_of(path))?;
     remove_if_present(disk, path)
-}
-
-/// A piece that its holder works on. Those who wait are woken however it ends.
-pub struct Claim<E> {
-    file: Arc<PieceFile<E>>,
-    piece: u32,
-    claimed: Arc<Claimed<E>>,
-    ended: Option<Result<Got, Arc<E>>>,
-}
-
-impl<E> Claim<E> {
-    /// The file.
-    pub fn file(&self) -> &Arc<PieceFile<E>> {
-        &self.file
-    }
-
-    /// The place of the piece in its file.
-    pub fn place(&self) -> u32 {
-        self.piece
-    }
-
-    /// The piece.
-    pub fn piece(&self) -> Option<&Piece> {
-        self.file.layout.piece(self.piece)
-    }
-
-    /// Writes the bytes that the piece stands for, which were compared with its name, and calls it here.
-    pub fn keep(&self, bytes: &[u8]) -> io::Result<()> {
-        let Some(data) = &self.file.data else { return Err(io::ErrorKind::ReadOnlyFilesystem.into()) };
-        self.file.put(&**data, self.piece, bytes)?;
-        let is_checked = self.file.table.lock().digests.is_some();
-        self.arrived(is_checked.then(|| self.file.layout.digest(self.piece, bytes)));
-        Ok(())
-    }
-
-    /// Writes over a piece that is here, and whose state stays.
-    pub fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        self.file.data.as_ref().map_or(Ok(()), |data| self.file.put(&**data, self.piece, bytes))
-    }
-
-    /// Whether the bytes may be written while they arrive, before they were compared: the file has all of them as
-    /// they are stored, and nobody can have the bytes open that they replace.
-    pub fn may_arrive(&self) -> bool {
-        let (file, piece) = (&self.file, self.piece);
-        let extents = file.layout.extents_of(piece).len();
-        extents <= EXTENTS_MAX
-            && file.layout.is_verbatim(piece)
-            && !file.table.lock().suspects.contains(&piece)
-    }
-
-    /// Takes the bytes of the piece while they arrive. `None` of a file that keeps nothing.
-    pub fn arrival<C: AsRef<[u8]>>(&self) -> Option<Arrival<'_, C>> {
-        let data = self.file.data.as_deref()?;
-        Some(Arrival::new(data, &self.file.turn, self.file.layout.extents_of(self.piece)))
-    }
-
-    /// Calls the piece here, all bytes of which were written and compared. The digest is that of its bytes in the
-    /// order of the file.
-    pub fn arrived(&self, digest: Option<Digest>) {
-        let (file, piece) = (&self.file, self.piece);
-        let _changing = file.changing.lock();
-        if let (Some(map), Some(digest)) = (file.shared_map(), digest) {
-            let told = map
-                .write_at(&digest, file.places.digest(piece))
-                .and_then(|()| map.write_at(&[ARRIVED], file.places.state(piece)));
-            if let Err(error) = told {
-                log::debug!("other processes are not told of a piece: {error}");
-            }
-        }
-        file.table.lock().arrive(piece, digest, false);
-    }
-
-    /// Ends the claim. Those who wait get the same.
-    pub fn end(mut self, got: Result<Got, Arc<E>>) -> Result<Got, Arc<E>> {
-        self.ended = Some(got.clone());
-        got
-    }
-}
-
-impl<E> Drop for Claim<E> {
-    fn drop(&mut self) {
-        let mut table = self.file.table.lock();
-        table.claims.remove(&self.piece);
-        // Only the claim itself sets it.
-        drop(self.claimed.set(self.ended.take()));
-        drop(table);
-        self.file.released.notify_all();
-    }
 }
 
 /// Digests of pieces that are not here.

@@ -8,13 +8,13 @@
 //! 2. Each piece has a state: remote, here or, in a clone, own. The map beside the file
 //!    (`format/snapshot/piece_map.rs`) has the states, and in a cache digests of the pieces that are here. Both are
 //!    written in place. In a cache other processes write them too; `PieceFile::look` reads what they have brought.
-//! 3. `PieceFile::begin` (`file.rs`) gives one caller the `Claim` of a piece that is remote. The others wait for its
+//! 3. `PieceFile::begin` gives one caller the `Claim` (`file/claim.rs`) of a piece that is remote. The others wait for its
 //!    end, and get the same bytes or the same error.
 //! 4. A piece whose bytes the file has as they are stored may arrive in parts (`arrival.rs`): at multiples of 1 MiB,
 //!    one piece of a file at a time. Other pieces, and those that replace bytes which a reader may have open, are
 //!    compared first (`Claim::keep`).
-//! 5. `PieceFile::save` makes durable what has arrived, then writes the states. After a failed sync the pieces are
-//!    remote again. `PieceFile::check` compares with the digests.
+//! 5. `PieceFile::save` (`file/states.rs`) makes the bytes that have arrived durable, then writes the states. After a
+//!    failed sync the pieces are remote again. `PieceFile::check` compares with the digests.
 //! 6. `ReadAhead` (`read_ahead.rs`) says which pieces to fetch before a reader asks for them.
 //! 7. A piece may be stored as its difference from others (`difference.rs`), which are then needed to make its bytes.
 //!
