@@ -14,7 +14,7 @@ demo-remote: ## Push a small real model to an object storage on this machine and
 test: ## Run everything that CI runs. About 44 processor minutes from a fresh clone
 	@scripts/test.sh
 
-test-long: ## Run longer random tests, the fuzz targets, the suites and the loaders, as root. An hour
+test-long: ## Run longer random tests, the fuzz targets, the suites, the loaders, a release, as root. Over an hour
 	@scripts/test-long.sh
 
 suites: ## Run fsx, pjdfstest, fio, stress-ng and SQLite on a real mount, as root

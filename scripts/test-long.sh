@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the phases that take too long for scripts/test.sh and stops at the first failure. Needs root.
 #
-#   scripts/test-long.sh               all phases, about an hour
+#   scripts/test-long.sh               all phases, over an hour
 #   scripts/test-long.sh fuzz suites   only these, in this order
 #
 # tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long, and those on a cluster.

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, CWD, SeekFrom, copy_file_range, linkat, seek};
 use rustix::io::Errno;
 
 use support::{
-    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, answer, checked, npy_file, run, scale, text, tierfs,
-    wait_until,
+    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, answer, checked, ended, npy_file, run, scale, text,
+    tierfs, wait_until,
 };
 
 /// How often a daemon is replaced, and killed.
@@ -452,6 +452,33 @@ fn a_removed_file_that_is_open_goes_on_after_a_takeover() {
     drop((file, named));
     mounted.unmount();
     answer(tierfs().arg("fsck").arg(place.store())).ok();
+}
+
+#[test]
+fn systemd_hears_which_process_has_the_mount_before_the_former_one_ends() {
+    let (place, bytes) = store();
+    let mountpoint = place.path("mnt");
+    fs::create_dir_all(&mountpoint).unwrap();
+    let socket = place.path("notify");
+    let listener = UnixDatagram::bind(&socket).unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let hear = || {
+        let mut message = [0; 100];
+        let len = listener.recv(&mut message).unwrap();
+        text(&message[..len]).trim().to_owned()
+    };
+    // As the unit does.
+    let mut unit = tierfs();
+    unit.args(["mount", "--foreground"]).arg(place.store()).arg(&mountpoint).env("NOTIFY_SOCKET", &socket);
+    let mut former = unit.spawn().unwrap();
+    assert_eq!(hear(), "READY=1");
+    let mut reload = tierfs();
+    answer(reload.args(["mount", "--takeover"]).arg(&mountpoint).env("NOTIFY_SOCKET", &socket)).ok();
+    let [now] = daemons(&mountpoint)[..] else { panic!("{:?}", daemons(&mountpoint)) };
+    assert_eq!([hear(), hear()], [format!("MAINPID={now}"), "READY=1".to_owned()]);
+    assert_eq!(ended(&mut former, "the former daemon"), Some(0));
+    assert!(fs::read(mountpoint.join("demo/model/x.bin")).unwrap() == bytes);
+    run(["umount".as_ref(), mountpoint.as_os_str()]).ok();
 }
 
 #[test]
