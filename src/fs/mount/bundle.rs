@@ -114,9 +114,7 @@ impl Bundle {
         let devices = all.by_ref().take(devices as usize).collect();
         Ok(Bundle { state, open_files, lock, keeper, peer, devices, unnamed: all.collect() })
     }
-}
 
-impl Bundle {
     /// Answers the reads and writes that the daemon, which is dying, had not answered: they fail. The kernel may wait for a
     /// page of one before it lets a thread of that daemon end.
     pub fn fail_stuck(&self) {
