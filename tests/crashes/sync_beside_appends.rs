@@ -30,11 +30,28 @@ struct SlowDisk {
     gate: Gate,
     /// Number of writes to logs.
     batches: Arc<AtomicUsize>,
+    removals: Option<Removals>,
 }
 
 impl SlowDisk {
     fn new(recorder: &Recorder, gate: &Gate) -> SlowDisk {
-        SlowDisk { inner: recorder.clone(), gate: gate.clone(), batches: Arc::default() }
+        SlowDisk { inner: recorder.clone(), gate: gate.clone(), batches: Arc::default(), removals: None }
+    }
+}
+
+/// Removals of data files, each of which takes a while. The first one is told of.
+#[derive(Clone)]
+struct Removals {
+    began: Sender<()>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Removals {
+    fn one(&self) {
+        if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.began.send(()).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -75,6 +92,13 @@ impl ForwardDisk for SlowDisk {
         let gate = path.contains("/data/").then(|| self.gate.clone());
         let batches = path.ends_with("/meta.log").then(|| self.batches.clone());
         Ok(Arc::new(SlowFile { inner: Disk::open(&self.inner, path, how)?, gate, batches }))
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        if path.contains("/data/") {
+            self.removals.iter().for_each(Removals::one);
+        }
+        Disk::remove_file(&self.inner, path)
     }
 }
 
@@ -220,4 +244,33 @@ fn a_file_that_is_changed_while_it_is_compared_does_not_come_to_share() {
     assert!(read(&collection, b"written").unwrap() == Some(expected.clone()));
     assert!(read(&collection, b"flushed").unwrap() == Some(expected));
     assert!(read(&collection, b"one").unwrap() == Some(same));
+}
+
+#[test]
+fn a_file_is_written_while_the_disk_takes_long_to_remove_many_others() {
+    const FILES: usize = 200;
+    let (recorder, mut random) = (Recorder::new(CutDisk::default()), Random(8));
+    let (began, begins) = channel();
+    let removals = Removals { began, count: Arc::default() };
+    let slow = SlowDisk::new(&recorder, &Gate::default());
+    let disk: Arc<dyn Disk> = Arc::new(SlowDisk { removals: Some(removals.clone()), ..slow });
+    Store::create(&*disk, StoreId(7)).unwrap();
+    let store = Store::open(disk, Access::Write, "a test").unwrap();
+    let collection = store.collection_made("t", "c", OWNER).unwrap();
+    let (bytes, name) = (random.bytes(BYTES), |file: usize| format!("{file}").into_bytes());
+    (0..FILES).for_each(|file| write(&collection, &name(file), &bytes));
+    collection.sync().unwrap();
+    for file in 0..FILES {
+        open::unlink(&collection, ROOT, &name(file)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| collection.sync().unwrap());
+        begins.recv_timeout(LONG).unwrap();
+        write(&collection, b"new", &bytes);
+        let before = removals.count.load(Ordering::Relaxed);
+        assert!(before < FILES, "it waited for all removals");
+        syncing.join().unwrap();
+    });
+    assert_eq!(removals.count.load(Ordering::Relaxed), FILES, "a sync ends with all space given back");
+    assert_eq!(read(&collection, b"new").unwrap().unwrap(), bytes);
 }

@@ -135,7 +135,7 @@ impl Collection {
     /// a committed batch gives it to an object by then.
     pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
         let writer = &mut *self.writer()?;
-        self.reclaim(writer);
+        self.reclaim_for_file(writer);
         let id = self.next_data(writer)?;
         let file = self.files.create_data_file(id)?;
         writer.next_data = id + 1;

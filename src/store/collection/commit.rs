@@ -152,8 +152,9 @@ impl Collection {
             self.remove_orphans()?;
         }
         self.sync_unmarked()?;
-        let mut writer = self.writer()?;
-        self.mark_all(&mut writer)
+        self.mark_all(&mut *self.writer()?)?;
+        self.reclaim_rest();
+        Ok(())
     }
 
     /// Makes all records durable at half the cost of [`sync`](Self::sync). The next batch or the next
@@ -207,8 +208,9 @@ impl Collection {
         if !is_synced {
             return self.sync_unmarked();
         }
-        let mut writer = self.writer()?;
-        self.mark_all(&mut writer)
+        self.mark_all(&mut *self.writer()?)?;
+        self.reclaim_rest();
+        Ok(())
     }
 
     pub(in crate::store) fn mark_all(&self, writer: &mut Writer) -> Result<()> {

@@ -25,6 +25,8 @@ pub(in crate::store) struct Writer {
     pub freed: Vec<(u64, Freed)>,
     /// How many of these could not be reclaimed by which durable batch, and when that was found.
     pub kept: Option<((usize, u64), Instant)>,
+    /// Whether the last time left some that could be, for the sake of those who wait.
+    pub leaves_more: bool,
     /// The free space of the payload files, once they were written to.
     pub slots: [Option<Slots>; PAYLOAD_FILES],
     /// Number of the next data file, once one was created; 0 before.

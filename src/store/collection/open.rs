@@ -138,6 +138,7 @@ impl Collection {
                 unsynced: Touched::default(),
                 freed: freed.into(),
                 kept: None,
+                leaves_more: false,
                 slots: Default::default(),
                 next_data: 0,
                 due: Due::new(&state, 0),

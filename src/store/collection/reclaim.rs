@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::MappedMutexGuard;
+
 use crate::format::log::record::Stored;
 use crate::model::{Error, Instant, Result};
 use crate::store::collection::Collection;
@@ -29,6 +31,11 @@ use crate::store::state::freed_space::Freed;
 
 /// Space goes back to the disk in pages of this size.
 const PAGE_BYTES: u64 = 4096;
+
+/// Data files that are removed while the writer is locked and others wait, as the disk takes a while for each: this many,
+/// or the given share of the freed space if that is more, since each time looks at all of it.
+const REMOVED_LEAST: usize = 4;
+const REMOVED_SHARE: usize = 256;
 
 impl Collection {
     /// Frees the writes to an object that no log ever named. Bytes that the log now names under another
@@ -69,10 +76,31 @@ impl Collection {
         Ok(writer.freed.iter().any(|(_, freed)| is_in_use(freed)))
     }
 
-    /// Reclaims the space that no reader and no record needs any more.
+    /// Reclaims space that no reader and no record needs any more, but removes a few data files only.
     pub(in crate::store) fn reclaim(&self, writer: &mut Writer) {
         let witnessed = writer.log.witnessed();
         self.reclaim_until(writer, witnessed);
+    }
+
+    /// Reclaims all of it. Others append in between.
+    pub(in crate::store) fn reclaim_rest(&self) {
+        while let Ok(mut writer) = self.writer() {
+            self.reclaim(&mut writer);
+            let leaves_more = writer.leaves_more;
+            MappedMutexGuard::unlock_fair(writer);
+            if !leaves_more {
+                break;
+            }
+        }
+    }
+
+    /// [`reclaim`](Self::reclaim) before a data file is made. Looks only now and then, since objects that are still open
+    /// may be many, and none of them can go.
+    pub(in crate::store) fn reclaim_for_file(&self, writer: &mut Writer) {
+        if writer.kept.is_none_or(|(_, at)| at.elapsed() >= ASKED_EVERY) {
+            self.reclaim(writer);
+            writer.kept = Some(((writer.freed.len(), writer.log.witnessed()), Instant::now()));
+        }
     }
 
     /// The same before a slot is taken. Looks only now and then at space that could not be reclaimed the
@@ -107,6 +135,7 @@ impl Collection {
         holes: &mut Holes,
         left: &mut LeftFiles<'a>,
     ) {
+        writer.leaves_more = false;
         // Between two syncs, programs that replace files free much, and no part of it may be reused.
         let due = writer.freed.partition_point(|(batch, _)| *batch <= durable);
         if due == 0 || self.gate.is_held() {
@@ -114,6 +143,8 @@ impl Collection {
         }
         let is_synced = durable >= writer.log.last();
         let kept = kept_extents(&writer.freed);
+        let most = (due / REMOVED_SHARE).max(REMOVED_LEAST);
+        let (mut files, mut last, mut leaves_more) = (0, None, false);
         let is_free = |(_, freed): &mut (u64, Freed)| match freed {
             Freed::Payload(_) | Freed::Links(_) | Freed::Deltas { .. } => true,
             Freed::Factor(_) | Freed::EndedFactor { .. } => true,
@@ -122,10 +153,22 @@ impl Collection {
                 is_synced && !is_read_by_others(&kept, object, stored) && self.may_leave(left, object)
             }
             // An open file keeps the objects that it opened.
-            Freed::Object(object) => Arc::strong_count(object) == 1,
+            Freed::Object(object) if Arc::strong_count(object) > 1 => false,
+            Freed::Object(object) => match object.extent() {
+                Some(extent) if last != Some(extent.file) && files == most => {
+                    leaves_more = true;
+                    false
+                }
+                Some(extent) if last != Some(extent.file) => {
+                    (files, last) = (files + 1, Some(extent.file));
+                    true
+                }
+                _ => true,
+            },
             Freed::Copy(copy) => Arc::strong_count(copy) == 1,
         };
         let free: Vec<(u64, Freed)> = writer.freed.extract_if(..due, is_free).collect();
+        writer.leaves_more = leaves_more;
         self.find_space_of(writer, &free);
         // This waits for the reads that looked up a location before it was freed.
         self.gate.wait();

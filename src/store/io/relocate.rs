@@ -162,8 +162,9 @@ impl Collection {
     /// Makes all records durable. Returns whether all stretches of a data file that blocks have left are
     /// reclaimed.
     fn is_reclaimed(&self, number: u64) -> Result<bool> {
+        self.mark_all(&mut *self.writer()?)?;
+        self.reclaim_rest();
         let writer = &mut *self.writer()?;
-        self.mark_all(writer)?;
         let is_kept = |freed: &Freed| match freed {
             // Not reclaimed yet: it has readers.
             Freed::Stretch { object, .. } | Freed::Object(object) => {
