@@ -100,6 +100,10 @@ pub(super) struct Args {
     /// Let the kernel read contiguous exact files without the daemon: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     passthrough: Switch,
+    /// Which side opens files: daemon, or kernel, which then opens them without a request. For a store that is mounted
+    /// read-only; the mount has no control files and no passthrough
+    #[arg(long, value_name = "SIDE", default_value = "daemon", value_parser = parse_opens, action = clap::ArgAction::Set)]
+    opens: bool,
     /// Let the kernel cache the names of tensors for a while: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     keep_names: Switch,
@@ -188,6 +192,15 @@ fn parse_switch(text: &str) -> Result<Switch> {
     }
 }
 
+/// Whether the kernel opens files.
+fn parse_opens(text: &str) -> Result<bool> {
+    match text {
+        "daemon" => Ok(false),
+        "kernel" => Ok(true),
+        _ => Err(Error::invalid(format!("invalid value {text:?}; expected daemon or kernel"))),
+    }
+}
+
 fn parse_list_mode(text: &str) -> Result<ListMode> {
     ListMode::from_name(text)
         .ok_or_else(|| Error::invalid(format!("invalid value {text:?}; expected files or both")))
@@ -224,6 +237,7 @@ enum MountOption {
     List(ListMode),
     Verify(Verify),
     Passthrough(Switch),
+    Opens(bool),
     KeepNames(Switch),
     DecodedCache(Budget),
     Transport(TransportChoice),
@@ -250,7 +264,7 @@ enum MountOption {
 }
 
 /// The options of `-o` that tierfs acts on, and their values.
-pub(super) const OPTIONS: [(&str, &str); 28] = [
+pub(super) const OPTIONS: [(&str, &str); 29] = [
     ("ro", ""),
     ("allow_other", ""),
     ("nonempty", ""),
@@ -268,6 +282,7 @@ pub(super) const OPTIONS: [(&str, &str); 28] = [
     ("follow", "60"),
     ("verify", "first|always"),
     ("passthrough", "on|off"),
+    ("opens", "daemon|kernel"),
     ("keep_names", "on|off"),
     ("decoded_cache", "4G|10%|off"),
     ("transport", "auto|uring|classic"),
@@ -286,6 +301,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("list", value)) => MountOption::List(parse_list_mode(value)?),
         Some(("verify", value)) => MountOption::Verify(parse_verify(value)?),
         Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
+        Some(("opens", value)) => MountOption::Opens(parse_opens(value)?),
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
         Some(("metrics", value)) => MountOption::Metrics(parse_address(value)?),
         Some(("traces", value)) => MountOption::Traces(parse_collector(value)?),
@@ -531,6 +547,7 @@ impl Args {
                 MountOption::List(shown) => self.list = shown,
                 MountOption::Verify(verify) => self.verify = verify,
                 MountOption::Passthrough(switch) => self.passthrough = switch,
+                MountOption::Opens(by_kernel) => self.opens = by_kernel,
                 MountOption::KeepNames(switch) => self.keep_names = switch,
                 MountOption::Metrics(at) => self.metrics = Some(at),
                 MountOption::Traces(url) => self.traces = Some(url),
@@ -646,6 +663,7 @@ impl Args {
             zero_fill: self.zero_fill,
             threads: self.threads.map(usize::from).or(waits.then_some(REMOTE_THREADS)),
             reads_all: self.passthrough == Switch::Off,
+            opens_itself: self.opens,
             asks_names: self.keep_names == Switch::Off,
             metrics: self.metrics,
             decoded_cache: self.decoded_cache,

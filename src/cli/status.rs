@@ -101,8 +101,14 @@ impl Args {
 
     fn one(&self, mounted: &Mounted) -> Result<Outcome> {
         let name = if self.json { ".ctl/stats.json" } else { ".ctl/status" };
-        let failed = |error| Error::io(format!("asking the mount {}", mounted.mountpoint.display()), error);
-        let text = fs::read_to_string(mounted.mountpoint.join(name)).map_err(failed)?;
+        let shown = mounted.mountpoint.display();
+        let text = fs::read_to_string(mounted.mountpoint.join(name)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!("{shown}: a mount with opens=kernel has no control files"),
+            ),
+            _ => Error::io(format!("asking the mount {shown}"), error),
+        })?;
         if self.json {
             print_json(&serde_json::from_str::<Value>(&text).unwrap_or_default())?;
         } else {
@@ -121,6 +127,7 @@ fn asked(mounted: &Mounted) -> Receiver<State> {
             Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
             Err(_) if mounted.is_dead() => ("ended", 0),
             Err(_) if mounted.is_closed() => ("closed", 0),
+            Err(error) if error.kind() == ErrorKind::NotFound => ("no control files (opens=kernel)", 0),
             Err(_) => ("no answer", 0),
         };
         // Nobody waits any more if this took too long.

@@ -22,6 +22,7 @@ mod model;
 mod nameless;
 mod names;
 mod new_files;
+mod opens_by_kernel;
 mod page_cache;
 mod permissions;
 mod program_attributes;

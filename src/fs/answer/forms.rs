@@ -99,7 +99,8 @@ impl Dispatcher {
         });
     }
 
-    fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {
+    /// The file of a form, if it may be opened with these flags.
+    pub fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {
         let Located::Form(view) = self.vfs.locate(ino)? else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such file of a form"));
         };

@@ -1,15 +1,20 @@
 //! Reads and closes of open files.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::errno;
 use crate::fs::kernel::{OpenFlags, Reply};
+use crate::fs::state::failure::guarded;
+use crate::fs::state::form_file::FormFile;
 use crate::fs::state::handles::Handle;
+use crate::fs::state::in_progress;
+use crate::fs::state::read_pattern::ReadPattern;
 use crate::model::Result;
 use crate::store::disk::files::past_cache;
 use crate::trace;
-use crate::vfs::Ino;
+use crate::vfs::{Ino, Place};
 
 impl Dispatcher {
     /// Replies with bytes of an open file.
@@ -39,6 +44,44 @@ impl Dispatcher {
         {
             file.cached_by_kernel(range);
         }
+    }
+
+    /// Replies with bytes of a file that no request has opened.
+    pub fn read_by_inode(&self, node: Ino, flags: OpenFlags, offset: u64, size: u32, reply: Reply) {
+        let ino = node.own();
+        if let Some(open) = self.handles.by_inode().get(ino) {
+            return self.read_file(&open, flags, offset, size, reply);
+        }
+        let dispatcher = self.clone();
+        let read = move || match dispatcher.handle_by_inode(ino) {
+            Ok(open) => dispatcher.read_file(&open, flags, offset, size, reply),
+            Err(error) => reply.error(dispatcher.failed("read", &error)),
+        };
+        match ino.place() {
+            // It may have to read a header, or all files for their digests.
+            Place::Form { .. } | Place::Numbered { .. } => {
+                let mounted = self.mounted.clone();
+                in_progress::on_own_thread(move || guarded(&mounted, "read", read));
+            }
+            _ => read(),
+        }
+    }
+
+    /// The file of an inode, which is opened if it was not read lately.
+    pub fn handle_by_inode(&self, node: Ino) -> Result<Arc<Handle>> {
+        let ino = node.own();
+        if let Some(open) = self.handles.by_inode().get(ino) {
+            return Ok(open);
+        }
+        let reading = OpenFlags(0);
+        let handle = match ino.place() {
+            Place::Form { .. } | Place::Numbered { .. } => {
+                let view = self.form_opened(ino, reading)?;
+                Handle::Form(Arc::new(FormFile::open(&self.vfs, view)?), ReadPattern::default())
+            }
+            _ => self.open_handle(ino, reading)?.0,
+        };
+        Ok(self.handles.by_inode().keep(ino, Arc::new(handle)))
     }
 
     fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {

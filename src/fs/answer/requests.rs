@@ -116,7 +116,7 @@ impl Service for Dispatcher {
                 });
             }
             Operation::Read { handle, offset, size, flags } => {
-                self.measured(Counted::Read, node, || self.read(handle, flags, offset, size, reply));
+                self.measured(Counted::Read, node, || self.read(node, handle, flags, offset, size, reply));
             }
             Operation::Write { handle, offset, data, kills_setid, flags } => {
                 self.measured(Counted::Write, node, || {
@@ -127,13 +127,15 @@ impl Service for Dispatcher {
                 self.measured(Counted::Write, node, || self.allocate(handle, offset, bytes, flags, reply));
             }
             Operation::Seek { handle, offset, whence } => {
-                self.measured(Counted::Lseek, node, || self.seek(handle, offset, whence, reply));
+                self.measured(Counted::Lseek, node, || self.seek(node, handle, offset, whence, reply));
             }
             Operation::CopyRange(range) => {
                 self.measured(Counted::CopyFileRange, node, || self.copy_range(user, range, reply));
             }
             Operation::Flush { handle } => {
                 self.measured(Counted::Flush, node, || match self.file(handle) {
+                    // The kernel then asks no more.
+                    None if self.handles.by_inode().is_on() => reply.error(errno::NOT_SERVED),
                     Some(open_file) => {
                         self.handles.get(handle).iter().for_each(|open| open.closed());
                         self.flush_recognizing(open_file, Durable::No, "flush", reply);
@@ -247,6 +249,11 @@ impl Dispatcher {
             return self.reply_entry("lookup", reply, attr, &located, times);
         }
         match found {
+            Ok((_, Located::Control(_))) if self.handles.by_inode().is_on() => {
+                let text =
+                    "a mount with opens=kernel has no control files, which are made when they are opened";
+                reply.error(self.failed("lookup", &Error::new(ErrorKind::NotFound, text)));
+            }
             Ok((ino, Located::Form(view)))
                 if self.second_looks.is_sent(by.thread) && !self.passthrough.is_promised(ino, by.thread) =>
             {
@@ -263,7 +270,10 @@ impl Dispatcher {
 
     fn forget(&self, inodes: impl IntoIterator<Item = ForgottenInode>, reply: Reply) {
         for ForgottenInode { node, replies } in inodes {
-            self.measured(Counted::Forget, node, || self.vfs.forget_inode(node, replies));
+            self.measured(Counted::Forget, node, || {
+                self.handles.by_inode().forget(node);
+                self.vfs.forget_inode(node, replies);
+            });
         }
         reply.withhold();
     }
@@ -376,6 +386,9 @@ impl Dispatcher {
     }
 
     fn open(&self, by: Caller, node: Ino, flags: OpenFlags, reply: Reply) {
+        if self.handles.by_inode().is_on() {
+            return reply.error(errno::NOT_SERVED);
+        }
         match node.own().place() {
             Place::Control { .. } | Place::FormControl { .. } => {
                 self.open_control(by.user, node, flags, reply)
@@ -387,7 +400,10 @@ impl Dispatcher {
         }
     }
 
-    fn read(&self, handle: u64, flags: OpenFlags, offset: u64, size: u32, reply: Reply) {
+    fn read(&self, node: Ino, handle: u64, flags: OpenFlags, offset: u64, size: u32, reply: Reply) {
+        if self.handles.by_inode().is_on() {
+            return self.read_by_inode(node, flags, offset, size, reply);
+        }
         let Some(open) = self.handles.get(handle) else { return reply.error(errno::BAD_HANDLE) };
         match &*open {
             Handle::Control(_, text, _) if !text.is_there() => self.read_made(open, offset, size, reply),
@@ -467,13 +483,18 @@ impl Dispatcher {
         });
     }
 
-    fn seek(&self, handle: u64, offset: u64, whence: u32, reply: Reply) {
+    fn seek(&self, node: Ino, handle: u64, offset: u64, whence: u32, reply: Reply) {
         let whence = match whence.cast_signed() {
             libc::SEEK_DATA => Whence::Data,
             libc::SEEK_HOLE => Whence::Hole,
             _ => return reply.error(errno::NO_SUCH_FLAG),
         };
-        let found = match self.handles.get(handle).as_deref() {
+        let open = if self.handles.by_inode().is_on() {
+            self.handle_by_inode(node).ok()
+        } else {
+            self.handles.get(handle)
+        };
+        let found = match open.as_deref() {
             Some(Handle::File(open_file, ..)) => self.vfs.seek(open_file, offset, whence),
             Some(Handle::Form(form, _)) => Ok(whence.in_bytes(offset, form.bytes())),
             _ => return reply.error(errno::BAD_HANDLE),

@@ -35,6 +35,8 @@ pub(in crate::fs) struct Mounting<'a> {
     pub stack_depth: u32,
     /// Whether there are rings for the kernel.
     pub has_rings: bool,
+    /// Whether the kernel opens files without a request.
+    pub opens_itself: bool,
 }
 
 /// The kernel's answers in the handshake.
@@ -50,13 +52,15 @@ pub(in crate::fs) struct Agreed {
     pub forgets_names: bool,
     /// The kernel gives requests again when it is told to.
     pub resends: bool,
+    /// The kernel opens files without a request.
+    pub opens_itself: bool,
 }
 
 impl Agreed {
     /// The answers as bits.
     pub fn bits(self) -> u32 {
-        let Agreed { passthrough, rings, maps_uncached, forgets_names, resends } = self;
-        let answers = [passthrough, rings, maps_uncached, forgets_names, resends];
+        let Agreed { passthrough, rings, maps_uncached, forgets_names, resends, opens_itself } = self;
+        let answers = [passthrough, rings, maps_uncached, forgets_names, resends, opens_itself];
         answers.into_iter().enumerate().map(|(place, answer)| u32::from(answer) << place).sum()
     }
 
@@ -69,6 +73,7 @@ impl Agreed {
             maps_uncached: has(2),
             forgets_names: has(3),
             resends: has(4),
+            opens_itself: has(5),
         }
     }
 }
@@ -88,6 +93,7 @@ impl Session {
         let handshake = Handshake {
             stack_depth: mounting.stack_depth,
             has_rings: mounting.has_rings,
+            opens_itself: mounting.opens_itself,
             agreed: agreed.clone(),
         };
         let session = fuser::Session::new(handshake, mountpoint, &mounting.config())?;
@@ -141,6 +147,7 @@ impl Mounting<'_> {
 struct Handshake {
     stack_depth: u32,
     has_rings: bool,
+    opens_itself: bool,
     agreed: Arc<OnceLock<Agreed>>,
 }
 
@@ -174,12 +181,15 @@ impl Handshake {
         let rings = self.has_rings && uses_rings(config);
         let max_write = if rings { PAYLOAD_BYTES } else { TRANSFER_BYTES_MAX };
         config.set_max_write(max_write as u32).map_err(at_most)?;
+        // The answer ENOSYS to the first open makes it so.
+        let opens_itself = self.opens_itself && known.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         let passthrough = self.stack_depth > 0
+            && !opens_itself
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(self.stack_depth).is_ok();
         let maps_uncached = known.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         let resends = known.contains(InitFlags::FUSE_HAS_RESEND);
-        Ok(Agreed { passthrough, rings, maps_uncached, forgets_names: false, resends })
+        Ok(Agreed { passthrough, rings, maps_uncached, forgets_names: false, resends, opens_itself })
     }
 }
 

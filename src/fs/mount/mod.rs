@@ -96,6 +96,8 @@ pub struct Options {
     pub ring_entries: Option<usize>,
     /// Whether the daemon answers all reads, without passthrough.
     pub reads_all: bool,
+    /// Whether the kernel opens files without a request. Only for a store that is mounted read-only.
+    pub opens_itself: bool,
     /// Whether the kernel asks for names of tensors at every use.
     pub asks_names: bool,
     /// The address at which metrics are served over HTTP, if any.
@@ -125,6 +127,7 @@ impl Options {
         table.insert("allow_other".to_owned(), self.allow_other.into());
         table.insert("zero_fill".to_owned(), self.zero_fill.into());
         table.insert("passthrough".to_owned(), (!self.reads_all).into());
+        table.insert("opens".to_owned(), if self.opens_itself { "kernel" } else { "daemon" }.into());
         table.insert("keep_names".to_owned(), (!self.asks_names).into());
         table.insert("transport".to_owned(), self.transport.name().into());
         table.insert("decoded_cache".to_owned(), self.decoded_cache.to_string().into());
@@ -222,6 +225,10 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
         let text = "uid, gid and umask change what a read-only mount shows; mount with --read-only";
         return Err(Error::invalid(text));
     }
+    if options.opens_itself && (store.access() == Access::Write || store.shows_snapshots()) {
+        let text = "opens=kernel is for a store on this machine that is mounted with --read-only: its files stay as they are";
+        return Err(Error::invalid(text));
+    }
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let threads = options.threads.unwrap_or(cores).max(2);
     let failed = |error| {
@@ -237,6 +244,7 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
         options: &options.kernel,
         stack_depth: if options.reads_all { 0 } else { STACK_DEPTH },
         has_rings: rings.is_some(),
+        opens_itself: options.opens_itself,
     };
     let shown = mountpoint.display().to_string();
     let (session, devices, parts, left, connection) = match bundle {
@@ -262,6 +270,9 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
     let waker = Arc::new(Waker::new()?);
     if session.agreed.passthrough && !options.reads_all {
         dispatcher.passthrough.begin(session.device());
+    }
+    if session.agreed.opens_itself {
+        dispatcher.handles.by_inode().begin();
     }
     if session.agreed.maps_uncached {
         dispatcher.handles.allow_uncached();

@@ -9,6 +9,7 @@ use crate::control::Text;
 use crate::format::handover::OpenRecord;
 use crate::fs::kernel::OpenFlags;
 use crate::fs::state::earlier::{Before, Earlier};
+use crate::fs::state::files_by_inode::FilesByInode;
 use crate::fs::state::form_file::FormFile;
 use crate::fs::state::open_records::Records;
 use crate::fs::state::read_pattern::ReadPattern;
@@ -96,6 +97,8 @@ pub(in crate::fs) struct Handles {
     may_be_uncached: AtomicBool,
     /// The daemon that had the mount before.
     earlier: Earlier,
+    /// Files without a handle, which the kernel opens itself.
+    by_inode: FilesByInode,
 }
 
 #[derive(Default)]
@@ -213,6 +216,11 @@ impl Handles {
         self.may_be_uncached.load(Ordering::Acquire)
     }
 
+    /// The files that the kernel opens itself.
+    pub fn by_inode(&self) -> &FilesByInode {
+        &self.by_inode
+    }
+
     /// Stores an open file and returns its handle, which its record gets.
     pub fn insert(&self, handle: Handle, record: OpenRecord) -> u64 {
         let is_uncached = handle.is_written_uncached();
@@ -287,6 +295,7 @@ mod tests {
     use crate::control::Text;
     use crate::format::handover::{Head, OpenRecord, ReadBy};
     use crate::fs::state::earlier::{Before, Earlier};
+    use crate::fs::state::files_by_inode::FilesByInode;
     use crate::fs::state::open_records::Records;
     use crate::vfs::{ControlView, Scope};
 

@@ -3,6 +3,7 @@
 pub(in crate::fs) mod decoded_copies;
 pub(in crate::fs) mod earlier;
 pub(in crate::fs) mod failure;
+pub(in crate::fs) mod files_by_inode;
 pub(in crate::fs) mod form_file;
 pub(in crate::fs) mod handles;
 pub(in crate::fs) mod in_progress;

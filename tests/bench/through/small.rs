@@ -50,6 +50,9 @@ pub fn rows() -> Vec<Row> {
         row("files-again", what(", again"), "the store's file system", 0.09, |place| {
             against_files(place, Mount::Same)
         }),
+        row("files-kernel", what(", again, opens=kernel"), "the store's file system", 0.7, |place| {
+            against_files(place, Mount::KernelOpens)
+        }),
         list("list-first", "first", 2.0, |place| listed(place, Mount::Fresh)),
         list("list-again", "again", 1.0, |place| listed(place, Mount::Same)),
     ]
@@ -60,6 +63,8 @@ pub fn rows() -> Vec<Row> {
 enum Mount {
     Fresh,
     Same,
+    /// The same, and the kernel opens files without a request.
+    KernelOpens,
 }
 
 /// The store, and the same tensors as plain files.
@@ -134,10 +139,11 @@ fn against_empty(place: &Rc<Place>) -> Result<Contest> {
 
 fn against_files(place: &Rc<Place>, mount: Mount) -> Result<Contest> {
     let small = small(place)?;
-    let same = shown(place, &small)?;
+    let options: &[&str] = if mount == Mount::KernelOpens { &["-o", "ro,opens=kernel"] } else { &[] };
+    let same = Shown::new(place, &small.kept, options)?;
     let right = checked(&same.tensor(""), &small.plain.0)?;
     // A store has at most one mount at a time.
-    let same = (mount == Mount::Same).then_some(same);
+    let same = (mount != Mount::Fresh).then_some(same);
     let (place, plain) = (place.clone(), small.clone());
     Contest::new(
         right,
