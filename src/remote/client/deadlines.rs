@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 /// The last part of the time of an operation, in which nothing is repeated: one in so many.
 const LAST: u32 = 20;
+/// A request that is repeated because the server was silent leaves its place to others after this part of the time.
+const REPEATED: u32 = 5;
 
 /// Times after which a request is repeated, doubled or given up.
 #[derive(Clone, Copy, Debug)]
@@ -45,17 +47,24 @@ pub(super) struct Pauses {
     pub total: Duration,
     next: Duration,
     longest: Duration,
+    /// Whether the server has left a request of the operation without an answer.
+    pub was_silent: bool,
 }
 
 impl Pauses {
     pub fn new(deadlines: Deadlines) -> Pauses {
         let (total, next, longest) = (deadlines.total, deadlines.pause, deadlines.pause_max);
-        Pauses { since: Instant::now(), total, next, longest }
+        Pauses { since: Instant::now(), total, next, longest, was_silent: false }
     }
 
     /// The time until the deadline.
     pub fn left(&self) -> Duration {
         self.total.saturating_sub(self.since.elapsed())
+    }
+
+    /// How long a request that receives nothing keeps its place.
+    pub fn stall(&self, deadlines: Deadlines) -> Duration {
+        if self.was_silent { deadlines.stall / REPEATED } else { deadlines.stall }
     }
 
     /// The next pause, half to all of its length at random, and less before the deadline; `None` if that has come.

@@ -34,8 +34,10 @@ pub enum Failure {
     Local(std::io::Error),
     /// It may succeed later.
     Transient(String),
-    /// The server has too much to do, or does not answer.
+    /// The server has too much to do.
     Overload(String),
+    /// The server does not answer in time.
+    Silent(String),
     /// The server wants to be left alone for this time.
     Later(String, Duration),
 }
@@ -90,6 +92,7 @@ impl Clone for Failure {
             Failure::Local(error) => Failure::Local(std::io::Error::new(error.kind(), error.to_string())),
             Failure::Transient(text) => Failure::Transient(text.clone()),
             Failure::Overload(text) => Failure::Overload(text.clone()),
+            Failure::Silent(text) => Failure::Silent(text.clone()),
             Failure::Later(text, pause) => Failure::Later(text.clone(), *pause),
         }
     }
@@ -161,17 +164,18 @@ impl Failure {
 
     /// The server does not answer in time.
     pub(super) fn slow(text: &str) -> Failure {
-        Failure::Overload(text.to_owned())
+        Failure::Silent(text.to_owned())
     }
 
     /// Whether the request may succeed when it is repeated.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Failure::Transient(_) | Failure::Overload(_) | Failure::Later(..))
+        let is_overload = matches!(self, Failure::Overload(_) | Failure::Later(..));
+        is_overload || matches!(self, Failure::Transient(_) | Failure::Silent(_))
     }
 
     /// Whether fewer requests should be made at a time.
     pub fn is_overload(&self) -> bool {
-        matches!(self, Failure::Overload(_) | Failure::Later(..))
+        matches!(self, Failure::Overload(_) | Failure::Silent(_) | Failure::Later(..))
     }
 }
 
@@ -268,6 +272,7 @@ impl fmt::Display for Failure {
             | Failure::Unsupported(text)
             | Failure::Transient(text)
             | Failure::Overload(text)
+            | Failure::Silent(text)
             | Failure::Later(text, _) => out.write_str(text),
             Failure::WrongLength(len) => write!(out, "the object has {len} bytes, which is wrong"),
             Failure::WrongBytes => out.write_str("its bytes do not match the digest in its name"),

@@ -108,8 +108,8 @@ impl Client {
         };
         let asked = async {
             let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
+            let permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(list, pauses, Some(permit)).await
         };
         let found = asked.await.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
         Ok(found.into_values().collect())
@@ -133,8 +133,8 @@ impl Client {
         };
         let done = runtime::wait(async {
             let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(list, pauses).await
+            let permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(list, pauses, Some(permit)).await
         })?;
         let found = done.map_err(|failure| self.error("listing", below, &of_listing(failure)))?;
         let prefixes = found.common_prefixes.iter();
@@ -156,8 +156,8 @@ fn of_listing(failure: Failure) -> Failure {
 /// The failure of a listing that gives no key in time. The server may answer with pages that hold none.
 fn unending(failure: Failure) -> Failure {
     match failure {
-        Failure::Overload(text) => {
-            Failure::Overload(format!("{text}, or lists pages without keys and without end"))
+        Failure::Silent(text) => {
+            Failure::Silent(format!("{text}, or lists pages without keys and without end"))
         }
         other => other,
     }

@@ -281,8 +281,8 @@ impl Client {
             }
         };
         let mut pauses = Pauses::new(self.shared.deadlines);
-        let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-        self.repeated(head, pauses).await
+        let permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+        self.repeated(head, pauses, Some(permit)).await
     }
 
     /// Whether the server compares the ETag of an object with the one that a request names. `None` if objects have none.
@@ -343,8 +343,8 @@ impl Client {
         };
         let found = runtime::wait(async {
             let mut pauses = Pauses::new(self.shared.deadlines);
-            let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(get, pauses).await
+            let permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+            self.repeated(get, pauses, Some(permit)).await
         })?;
         match found {
             Ok(tagged) => Ok(Some(tagged)),
@@ -417,7 +417,7 @@ impl Client {
             let _permit = self.shared.enter(Class::Demand, len, &mut pauses).await?;
             let mut known = 0;
             loop {
-                let sent = self.repeated(put, Pauses::new(self.shared.deadlines)).await;
+                let sent = self.repeated(put, Pauses::new(self.shared.deadlines), None).await;
                 let timeouts = timeouts.load(Ordering::Relaxed);
                 // On a slow link there are fewer uploads at a time by now.
                 if sent.is_ok() || timeouts == known || timeouts >= TIMEOUTS_MAX {
@@ -458,7 +458,7 @@ impl Client {
         let done = runtime::wait(async {
             let mut pauses = Pauses::new(self.shared.deadlines);
             let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
-            self.repeated(delete, pauses).await
+            self.repeated(delete, pauses, None).await
         })?;
         let first = keys.first().map_or("", String::as_str);
         done.map_err(|failure| self.error("removing", first, &failure))
@@ -510,13 +510,13 @@ impl Client {
         let deadlines = self.shared.deadlines;
         let mut body = self.body(key, reading)?;
         // The deadline of the operation holds until something arrives.
-        let (mut stall, mut silence) = (deadlines.stall, deadlines.silence);
-        (stall, silence) = (stall.min(pauses.left()), silence.min(pauses.left()));
+        let (mut stall, mut silence) =
+            (pauses.stall(deadlines).min(pauses.left()), deadlines.silence.min(pauses.left()));
         while !reading.is_done() {
             let next = match tokio::time::timeout(stall, body.next()).await {
                 Ok(next) => next,
                 // A request that receives nothing leaves its place to others.
-                Err(_) if self.may_hedge() => {
+                Err(_) if !pauses.was_silent && self.may_hedge() => {
                     *permit = None;
                     self.shared.counts.hedges.fetch_add(1, Ordering::Relaxed);
                     let mut second = self.body(key, reading)?;
@@ -604,27 +604,42 @@ impl Client {
         Sent: Future<Output = std::result::Result<T, Failure>>,
     {
         let mut pauses = Pauses::new(self.shared.deadlines);
-        let _permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
+        let permit = self.shared.enter(Class::Demand, 0, &mut pauses).await?;
         let answered = |patience| {
             let answer = self.shared.soon(request(), patience);
             async move { answer.await? }
         };
-        self.repeated(answered, pauses).await
+        self.repeated(answered, pauses, Some(permit)).await
     }
 
     /// Repeats a request that may be repeated until it succeeds or fails for good.
-    /// A request learns how long it may wait for an answer.
+    /// A request learns how long it may wait for an answer. One that stalls leaves its place, if it has one of its own, to
+    /// others.
     async fn repeated<T, Sent>(
         &self,
         request: impl Fn(Duration) -> Sent,
         mut pauses: Pauses,
+        mut permit: Option<Permit>,
     ) -> std::result::Result<T, Failure>
     where
         Sent: Future<Output = std::result::Result<T, Failure>>,
     {
+        let has_place = permit.is_some();
         loop {
+            if has_place && permit.is_none() {
+                permit = Some(self.shared.enter(Class::Demand, 0, &mut pauses).await?);
+            }
             self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
-            match caught(request(pauses.left().min(self.shared.deadlines.silence))).await {
+            let patience = pauses.left().min(self.shared.deadlines.silence);
+            let mut answer = std::pin::pin!(caught(request(patience)));
+            let answer = match tokio::time::timeout(pauses.stall(self.shared.deadlines), &mut answer).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    permit = None;
+                    answer.await
+                }
+            };
+            match answer {
                 Ok(done) => {
                     self.shared.window.succeeded();
                     return Ok(done);
@@ -636,9 +651,12 @@ impl Client {
 
     /// Waits before a repetition, or returns the failure if there shall be none.
     async fn pause(&self, failure: Failure, pauses: &mut Pauses) -> std::result::Result<(), Failure> {
-        if failure.is_overload() {
+        let is_silent = matches!(failure, Failure::Silent(_));
+        // An object that the server never sends must not keep others waiting again and again.
+        if failure.is_overload() && !(is_silent && pauses.was_silent) {
             self.shared.window.slow_down();
         }
+        pauses.was_silent |= is_silent;
         let pause = match &failure {
             Failure::Later(_, wanted) => pauses.at_least(*wanted),
             _ if failure.is_transient() => pauses.next(),
@@ -680,7 +698,7 @@ impl Client {
             Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
             Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
             Failure::Refused(_) | Failure::Later(..) => Error::new(ErrorKind::Io, text),
-            Failure::Transient(_) | Failure::Overload(_) => Error::new(
+            Failure::Transient(_) | Failure::Overload(_) | Failure::Silent(_) => Error::new(
                 ErrorKind::Io,
                 format!(
                     "{text}; the remote did not answer for {} s (tierfs doctor {} examines it)",

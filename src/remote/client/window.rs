@@ -107,6 +107,12 @@ impl Window {
         (state.limit, state.active)
     }
 
+    /// Whether requests wait for a place.
+    pub fn has_waiting(&self) -> bool {
+        let state = self.state.lock();
+        state.demands.iter().chain(&state.ahead).any(|waiting| !waiting.enter.is_closed())
+    }
+
     /// The requests in flight, and the bytes that they asked for.
     pub fn in_flight(&self) -> (usize, u64) {
         let state = self.state.lock();

@@ -8,7 +8,7 @@
 //! | `Failure::Replaced` | the object has another version by now |
 //! | `Failure::NotFound` | it is gone |
 //! | `Failure::Denied`, `Failure::NoCredentials`, `Failure::Refused`, `Failure::Unsupported` | the server refuses |
-//! | `Failure::Transient`, `Failure::Overload` | the server could not be reached, or not in time |
+//! | `Failure::Transient`, `Failure::Overload`, `Failure::Silent` | the server could not be reached, or not in time |
 //!
 //! Names in a listing are the server's, so they may be anything; `index` decides which are shown.
 //!
