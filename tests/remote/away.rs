@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{Bucket, Mounted, Place, Random, assert_same, container_of, events, tierfs, wait_until};
@@ -40,17 +41,29 @@ impl Stand {
     }
 
     fn push(&self, collection: &str) {
-        let url = format!("file://{}", self.place.path("buckets/models/demo").display());
+        self.push_to("buckets", collection);
+    }
+
+    fn push_to(&self, buckets: &str, collection: &str) {
+        let url = format!("file://{}/models/demo", self.place.path(buckets).display());
         let store = self.place.store();
         support::run(["push", store.to_str().unwrap(), collection, &url, "--create"]).ok();
     }
 
     fn mount(&self, name: &str, options: &[&str]) -> Mounted {
+        self.mount_from(self.proxy.port(), name, options)
+    }
+
+    fn mount_from(&self, port: u16, name: &str, options: &[&str]) -> Mounted {
+        self.place.mount_store_by(&mut self.program(port), PathBuf::from(URL), name, options)
+    }
+
+    /// The program, with a server at this port.
+    fn program(&self, port: u16) -> Command {
         let mut command = tierfs();
         command.envs(self.bucket.environment()).env("HOME", self.place.path("home"));
-        command.env_remove("XDG_CACHE_HOME");
-        command.env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", self.proxy.port()));
-        self.place.mount_store_by(&mut command, PathBuf::from(URL), name, options)
+        command.env_remove("XDG_CACHE_HOME").env("AWS_ENDPOINT", format!("http://127.0.0.1:{port}"));
+        command
     }
 }
 
@@ -111,4 +124,48 @@ fn a_number_that_was_mounted_before_is_mounted_while_the_remote_is_away() {
     let mounted = stand.mount("away", &["--timeout", "1"]);
     assert_eq!(support::get(&mounted.path("acme/m"), "snapshot"), "2");
     mounted.unmount();
+}
+
+#[test]
+fn two_servers_with_the_same_url_are_two_remotes_in_a_cache() {
+    let stand = Stand::new();
+    stand.place.import("acme/second", &[&stand.place.path("in/config.json")], &[]);
+    fs::create_dir_all(stand.place.path("others/models/demo")).unwrap();
+    stand.push_to("others", "acme/second");
+    let others = Bucket::of(&stand.place.path("others"), 0);
+    let second = Proxy::to(others.port());
+    let names = |mounted: &Mounted| support::names(&mounted.path("acme"));
+    for (port, name, file) in
+        [(stand.proxy.port(), "first", "acme/m"), (second.port(), "second", "acme/second")]
+    {
+        let mounted = stand.mount_from(port, name, &[]);
+        assert_eq!(fs::read(mounted.path(file).join("config.json")).unwrap(), SMALL);
+        mounted.unmount();
+    }
+    stand.proxy.plan(|_, _| Fault::Closed);
+    second.plan(|_, _| Fault::Closed);
+    let mounted = stand.mount("first", &["--timeout", "1"]);
+    assert_eq!(names(&mounted), ["m", "other"]);
+    assert_eq!(fs::read(mounted.path("acme/m/config.json")).unwrap(), SMALL);
+    mounted.unmount();
+    let mounted = stand.mount_from(second.port(), "second", &["--timeout", "1"]);
+    assert_eq!(names(&mounted), ["second"]);
+    mounted.unmount();
+    // Nothing is known of a third one, of another region, or of another account.
+    let third = Proxy::to(others.port());
+    third.plan(|_, _| Fault::Closed);
+    for (port, variable, value) in [
+        (third.port(), "AWS_REGION", ""),
+        (second.port(), "AWS_REGION", "elsewhere"),
+        (second.port(), "AWS_ACCESS_KEY_ID", "another"),
+    ] {
+        let mountpoint = stand.place.path("none");
+        fs::create_dir_all(&mountpoint).unwrap();
+        let mut command = stand.program(port);
+        if !value.is_empty() {
+            command.env(variable, value);
+        }
+        let answer = support::answer(command.args(["mount", "--timeout", "1", URL]).arg(&mountpoint));
+        assert!(answer.code.is_some_and(|code| code != 0), "{variable}: {answer:?}");
+    }
 }

@@ -23,6 +23,11 @@ const SCHEMES: [&str; 4] = ["s3", "file", "gs", "az"];
 const READ_ONLY: [&str; 7] = ["https", "http", "https+whole", "http+whole", "hf", "oci", "oci+http"];
 /// Variables with the endpoint of S3, the ones that count first.
 const ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"];
+/// Variables with the region of S3.
+const REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
+/// Variables with the account of Azure.
+const AZURE: [&str; 4] =
+    ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR"];
 /// Longer than any piece takes on a usable link; the requests have deadlines of their own.
 const CLIENT: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::Timeout, "120 s"),
@@ -135,7 +140,7 @@ fn s3(bucket: &str) -> Result<Arc<dyn ObjectStore>> {
     for (key, value) in CLIENT {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
-    let region = variables.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| profile.get("region"));
+    let region = variables.first(&REGIONS).or_else(|| profile.get("region"));
     let region = region.unwrap_or("us-east-1");
     builder = builder.with_region(region);
     if let Some(endpoint) = variables.first(&ENDPOINTS).or_else(|| profile.get("endpoint_url")) {
@@ -165,6 +170,30 @@ pub(in crate::remote) fn server_of(url: &str) -> String {
         _ => None,
     };
     found.unwrap_or_default()
+}
+
+/// Distinguishes the remotes that have the same URL: the server, the region and the account that the environment and the
+/// profile give, and no secret. Credentials that last for hours do not count.
+pub(in crate::remote) fn identity_of(url: &str) -> String {
+    let variables = Variables::of_process();
+    let profile = profile(&variables).unwrap_or_default();
+    let account: Vec<Option<&str>> = match url.split_once("://") {
+        Some(("s3", _)) => {
+            let is_lasting = variables.get("AWS_SESSION_TOKEN").is_none();
+            let key = variables.get("AWS_ACCESS_KEY_ID").filter(|_| is_lasting);
+            let is_lasting = profile.get("aws_session_token").is_none();
+            let region = variables.first(&REGIONS).or_else(|| profile.get("region"));
+            let of_profile = profile.get("aws_access_key_id").filter(|_| is_lasting);
+            vec![region, key, variables.get("AWS_PROFILE"), of_profile, variables.get("AWS_ROLE_ARN")]
+        }
+        Some(("gs", _)) => vec![variables.get("GOOGLE_BASE_URL")],
+        Some(("az", _)) => AZURE.iter().map(|name| variables.get(name)).collect(),
+        _ => Vec::new(),
+    };
+    let server = server_of(url);
+    let parts =
+        [Some(server.trim_end_matches('/')), Some(url.trim_end_matches('/'))].into_iter().chain(account);
+    parts.map(|part| part.unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
 /// An endpoint that requests can be sent to.

@@ -31,7 +31,7 @@ const RENEWED_AGAIN: Duration = Duration::from_secs(10);
 /// Requests that wait for credentials while they are looked for get the same error.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
-/// The variables of AWS, of the hub and of docker, and `HOME`, where they are set and not empty, by name.
+/// The variables of AWS, Azure and Google, of the hub and of docker, and `HOME`, where they are set and not empty, by name.
 #[derive(Clone, Default)]
 pub(in crate::remote) struct Variables(pub BTreeMap<String, String>);
 
@@ -48,8 +48,9 @@ impl Variables {
         let all = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let others = ["HOME", "XDG_CACHE_HOME", "DOCKER_CONFIG"];
+        let prefixes = ["AWS_", "AZURE_", "GOOGLE_", "HF_"];
         let is_wanted =
-            |name: &str| others.contains(&name) || name.starts_with("AWS_") || name.starts_with("HF_");
+            |name: &str| others.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix));
         Variables(all.filter(|(name, value)| is_wanted(name) && !value.is_empty()).collect())
     }
 

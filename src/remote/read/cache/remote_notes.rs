@@ -1,6 +1,6 @@
 //! The last that was known of a remote: a mount shows it while the remote is away.
 //!
-//! A file below `known`, named by the first 16 bytes of the BLAKE3 of the URL, is a text: the line `tierfs known 1`, the line
+//! A file below `known`, named by the first 16 bytes of the BLAKE3 of the URL with its server and account, is a text: the line `tierfs known 1`, the line
 //! `remote` with the text of `tierfs.remote`, then lines `shown` with tenant, name, number, digest and bytes of a manifest that
 //! a mount has shown. Texts have `%XX` as in keys.
 
@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::format::snapshot::keys;
 use crate::format::snapshot::piece_map::Digest;
 use crate::model::{OwnedCollectionName, hex};
+use crate::remote::client::url::identity_of;
 use crate::remote::place::listing::Listed;
 use crate::remote::read::cache::root::{Root, unlinked};
 
@@ -141,7 +142,7 @@ impl Known {
 
 /// The path of the file of a URL below a cache.
 pub(super) fn path_of(url: &str) -> String {
-    let digest = blake3::hash(url.trim_end_matches('/').as_bytes());
+    let digest = blake3::hash(identity_of(url).as_bytes());
     format!("{KNOWN}/{}", hex(digest.as_bytes().get(..NAME_BYTES).unwrap_or_default()))
 }
 
