@@ -97,14 +97,15 @@ impl Totals {
 
     pub fn add_tenant(&mut self, store: &Store, tenant: &str) -> Result<()> {
         self.tenants += 1;
-        for name in store.collections(tenant)? {
-            if let Some(counted) = store.closed_summary::<Counted>(tenant, &name) {
+        let found = |name: &str| match store.closed_summary::<Counted>(tenant, name) {
+            Some(counted) => Ok(Err(counted)),
+            None => store.collection(tenant, name).map(Ok),
+        };
+        for (_, found) in store.each(store.collections(tenant)?, found) {
+            match found {
                 // Such a collection has no problems.
-                self.count(&counted, 0);
-                continue;
-            }
-            match store.collection(tenant, &name) {
-                Ok(collection) => self.add(&collection),
+                Ok(Err(counted)) => self.count(&counted, 0),
+                Ok(Ok(collection)) => self.add(&collection),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
                     let place = Visibility::unopened(tenant);

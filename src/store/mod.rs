@@ -8,7 +8,7 @@
 //! | `cloning` | collections made of snapshots |
 //! | `snapshot` | frozen collections as canonical files; a disk that shows snapshots |
 //! | `relocation` | renames and removals of collections and tenants |
-//! | `store` | the open store, its lock, its tenants |
+//! | `store`, `read_collections` | the open store, its lock, its tenants; how its collections are opened |
 //! | `repair` | offline repair; dropped ends of logs |
 //! | `io` | read, verify, write, move, heal |
 //! | `open_collections` | which collections are open; closes unused ones |
@@ -25,7 +25,7 @@
 //! | `version_disk` | a disk with the files of versions |
 //! | `clones` | collections whose files are fetched when they are read |
 //! | `pieces` | sparse files whose bytes come in pieces from a remote |
-//! | `events`, `tenant`, `clock`, `link_candidates`, `disk`, `quota`, `settings` | what all of them use |
+//! | `many_at_once`, `events`, `tenant`, `clock`, `link_candidates`, `disk`, `quota`, `settings` | what all of them use |
 //!
 //! The methods of a type stand in at most two folders: those of `Collection` and `OpenObject` here in `collection` and
 //! `io`.
@@ -40,11 +40,13 @@ mod events;
 mod io;
 mod link_candidates;
 mod log;
+mod many_at_once;
 mod object;
 mod open_collections;
 pub mod pieces;
 mod push_file;
 mod quota;
+mod read_collections;
 mod relocation;
 mod repair;
 mod settings;

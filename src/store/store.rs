@@ -12,8 +12,8 @@ use crate::model::{
 use crate::store::clock::{Clock, HostClock, Ticks};
 use crate::store::clones::{Clones, PieceSource};
 use crate::store::collection::identity::Access;
-use crate::store::collection::lineage::{children_in, relatives};
-use crate::store::collection::open::{OpenedLog, refuse_remains};
+use crate::store::collection::lineage::children_in;
+use crate::store::collection::open::refuse_remains;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::{Collection, Defaults, Services};
 use crate::store::disk::descriptors::Descriptors;
@@ -22,15 +22,15 @@ use crate::store::disk::{Disk, File, Lock, Open, Space, remove_if_present, repla
 use crate::store::events::{EventKind, Events};
 use crate::store::io::link::Shared;
 use crate::store::link_candidates::{Sharing, data_number};
-use crate::store::open_collections::{Closed, OpenCollections};
+use crate::store::many_at_once::at_once;
+use crate::store::open_collections::OpenCollections;
 use crate::store::quota::{Limits, Meter, Room, Use};
-use crate::store::repair::set_aside::{open_collection, open_log};
+use crate::store::repair::set_aside::open_collection;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
-use crate::store::version_disk::version_in;
-use crate::store::version_list::{Names, bytes_of_versions, numbers};
+use crate::store::version_list::{Names, numbers};
 
 /// Name of the file that makes a directory a store.
 pub(in crate::store) const SETTINGS_NAME: &str = "tierfs.toml";
@@ -61,9 +61,9 @@ const NUMBER_BYTES_MAX: u64 = 11;
 pub struct Store {
     pub(in crate::store) disk: Arc<dyn Disk>,
     pub(in crate::store) upstream: Arc<dyn Upstream>,
-    access: Access,
-    settings: Settings,
-    /// Open collections. Held while one is opened, so that no collection is opened twice.
+    pub(in crate::store) access: Access,
+    pub(in crate::store) settings: Settings,
+    /// Open collections. Held while one of this machine is opened, so that no collection is opened twice.
     pub(in crate::store) open: Mutex<OpenCollections>,
     variants: Mutex<Variants>,
     pub(in crate::store) versions: Versions,
@@ -290,54 +290,6 @@ impl Store {
         Ok(collection)
     }
 
-    /// A collection, opened if it is not open yet.
-    pub(in crate::store) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
-        check_tenant(tenant)?;
-        if let Some((collection, number)) = version_in(name) {
-            return self.version(CollectionName::new(tenant, collection), number);
-        }
-        check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
-        let key = OwnedCollectionName::new(tenant, name);
-        let mut open = self.open.lock();
-        if let Some(collection) = open.get(&key) {
-            collection.note_lookup();
-            return Ok(collection.clone());
-        }
-        let collection = self.open_one(&mut open, key)?;
-        // Must happen before anybody can write to objects that others depend on.
-        let mut opened = Vec::new();
-        let mut waiting = vec![collection.clone()];
-        while let Some(found) = waiting.pop() {
-            opened.push(found.clone());
-            found.note_children(&found);
-            let related = relatives(&found.state());
-            for relative in related {
-                let extent = match open.get(&relative) {
-                    Some(extent) => extent.clone(),
-                    None => match self.open_one(&mut open, relative.clone()) {
-                        Ok(extent) => {
-                            waiting.push(extent.clone());
-                            extent
-                        }
-                        // Readers of dependent blocks get an error.
-                        Err(error) => {
-                            log::warn!("{}: a related collection is missing: {error}", found.path());
-                            found.keep_parents_of(&relative);
-                            continue;
-                        }
-                    },
-                };
-                found.relate(&extent);
-            }
-        }
-        opened.iter().for_each(|found| found.children_are_known());
-        let closed =
-            if open.may_exceed(self.settings.idle_memory_max) { self.closed(&mut open) } else { Vec::new() };
-        // Freeing memory takes a while.
-        drop((open, closed));
-        Ok(collection)
-    }
-
     /// Closes collections that nobody uses while all take more memory than the setting `idle_memory_max` says.
     /// Called from time to time, because open ones grow and become unused. Returns the bytes of memory of all that were
     /// ever closed so.
@@ -353,7 +305,7 @@ impl Store {
 
     /// The collections that are closed because nobody uses them; none of a remote, whose next opening could show
     /// another snapshot.
-    fn closed(&self, open: &mut OpenCollections) -> Vec<Collection> {
+    pub(in crate::store) fn closed(&self, open: &mut OpenCollections) -> Vec<Collection> {
         if self.shows_snapshots() {
             return Vec::new();
         }
@@ -372,43 +324,6 @@ impl Store {
         let limited = Descriptors::new(shown.disk);
         limited.keep_to(self.settings.descriptors_max);
         (Arc::new(limited), shown.upstream)
-    }
-
-    fn open_one(&self, open: &mut OpenCollections, key: OwnedCollectionName) -> Result<Arc<Collection>> {
-        let path = key.to_string();
-        let place = key.borrowed();
-        let (disk, upstream) = match self.upstream.snapshots() {
-            Some(snapshots) => {
-                let still = snapshots.still(place);
-                self.limited(still.map_err(|error| Error::io(format!("opening {path}"), error))?)
-            }
-            None => (self.disk.clone(), self.upstream.clone()),
-        };
-        let was_durable = open.closed(&key).is_some_and(|closed| closed.is_durable);
-        let opened = OpenedLog::read(&disk, self.id(), place, self.access)?;
-        let opened = if was_durable { opened.known_durable() } else { opened };
-        let collection = open_log(&disk, self.id(), place, opened)?.with_upstream(Some(upstream));
-        Ok(self.keep(open, key, collection))
-    }
-
-    fn keep(
-        &self,
-        open: &mut OpenCollections,
-        key: OwnedCollectionName,
-        collection: Collection,
-    ) -> Arc<Collection> {
-        let Closed { meter, computed, summaries, checkpoint, .. } =
-            open.take_closed(&key).unwrap_or_default();
-        let collection = collection.joined(&self.services, self.tenant(&key.tenant).meter(), meter);
-        let collection = Arc::new(collection.continued(computed, summaries, checkpoint));
-        let (disk, place) = (self.disk.clone(), key.clone());
-        collection
-            .meter()
-            .has_versions_counted_by(Box::new(move || bytes_of_versions(&*disk, place.borrowed())));
-        self.services.note_opening();
-        collection.note_lookup();
-        open.insert(key, collection.clone());
-        collection
     }
 
     /// Opens a collection read-only in its present state, for any access of the store; corrects nothing.
@@ -544,6 +459,13 @@ impl Store {
         self.upstream.snapshots().map(|snapshots| snapshots.traffic())
     }
 
+    /// Drops bytes of a remote that are kept in memory for readers.
+    pub fn drop_buffers(&self) {
+        if let Some(snapshots) = self.upstream.snapshots() {
+            snapshots.drop_buffers();
+        }
+    }
+
     /// Records what the cache of a remote keeps, for the next mount. Requests to the remote that nobody waits for keep the
     /// store in memory until they end, so a mount that ends cannot leave this to its drop.
     pub fn save_cache(&self) {
@@ -552,13 +474,34 @@ impl Store {
         }
     }
 
-    /// A collection of a remote that nobody has opened, if its directory can be shown without; `asks` says whether the remote
-    /// may be asked for that.
-    pub fn unopened(&self, tenant: &str, name: &str, asks: bool) -> Option<UnopenedCollection> {
-        let snapshots = self.upstream.snapshots()?;
-        let found = snapshots.unopened(CollectionName::new(tenant, name), asks);
-        // A program that opens the collection gets the error.
-        found.inspect_err(|error| log::debug!("{tenant}/{name}: {error}")).ok().flatten()
+    /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). Returns whether it has
+    /// them. Other stores have none.
+    pub fn list_directories(&self, tenant: &str) -> Result<bool> {
+        let Some(snapshots) = self.upstream.snapshots() else { return Ok(false) };
+        let failed = |error| Error::io(format!("listing {}/{tenant}", self.place()), error);
+        snapshots.list_directories(tenant).map_err(failed)
+    }
+
+    /// A collection of a remote that nobody has opened, if the remote has said its directory.
+    pub fn unopened(&self, tenant: &str, name: &str) -> Option<UnopenedCollection> {
+        self.upstream.snapshots()?.unopened(CollectionName::new(tenant, name))
+    }
+
+    /// The results of `work` on each name: one when the iterator comes to it, or all of them, 64 at a time, where that waits
+    /// for a remote.
+    pub fn each<R: Send, Work: Fn(&str) -> R + Sync>(
+        &self,
+        names: Vec<String>,
+        work: Work,
+    ) -> impl Iterator<Item = (String, R)> + use<R, Work> {
+        let most = if self.shows_snapshots() { usize::MAX } else { 1 };
+        let mut names = names.into_iter();
+        let some = move || {
+            let some: Vec<String> = names.by_ref().take(most).collect();
+            let results = at_once(&some, |name| work(name));
+            (!some.is_empty()).then(|| some.into_iter().zip(results))
+        };
+        std::iter::from_fn(some).flatten()
     }
 
     /// Shows newer snapshots of a remote from now on, of the collections that `look` says. Open files stay those of the snapshot before. `NotSupported` for a
@@ -633,6 +576,11 @@ impl Store {
         shared
     }
 
+    /// Whether a collection is open.
+    pub fn has_open(&self, tenant: &str, name: &str) -> bool {
+        self.open.lock().get(&OwnedCollectionName::new(tenant, name)).is_some()
+    }
+
     /// The open collections.
     pub fn open_collections(&self) -> Vec<Arc<Collection>> {
         self.open.lock().values().cloned().collect()
@@ -695,7 +643,9 @@ impl Store {
 
     /// Counts all collections of a tenant with limits.
     fn count_if_limited(&self, name: &str) -> Result<()> {
-        if self.tenant(name).meter().limits().are_none() { Ok(()) } else { self.count_tenant(name) }
+        // A remote has no limits, and may take long to say who owns the tenant.
+        let is_free = self.shows_snapshots() || self.tenant(name).meter().limits().are_none();
+        if is_free { Ok(()) } else { self.count_tenant(name) }
     }
 
     fn count_tenant(&self, name: &str) -> Result<()> {

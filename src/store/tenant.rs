@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::model::{Error, MODE_BITS, Owner, Result};
+use crate::model::{Error, Instant, MODE_BITS, Owner, Result};
 use crate::store::disk::{Disk, Open, remove_if_present, replace_file};
 use crate::store::quota::{Limits, Meter};
 
@@ -21,6 +22,9 @@ const FILE_BYTES_MAX: u64 = 4096;
 const MODE: u32 = 0o755;
 /// Mode of a tenant whose file cannot be read: only the user who runs the mount has access.
 const CLOSED_MODE: u32 = 0o700;
+/// A file that could not be read is read again after this time.
+const FAILED_FOR: Duration = Duration::from_secs(5);
+
 /// Content of a tenant's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantEntry {
@@ -77,7 +81,9 @@ impl TenantEntry {
 
 /// A tenant of an open store.
 pub struct Tenant {
-    /// Locked for writing while it is saved.
+    /// Held while the file is written, not while it is read: a remote may take long. Comes before `entry`.
+    file: Mutex<TenantFile>,
+    /// Content of its file.
     entry: RwLock<TenantEntry>,
     /// The total use of its open collections.
     meter: Arc<Meter>,
@@ -85,7 +91,50 @@ pub struct Tenant {
     is_counted: Mutex<bool>,
 }
 
+/// The reads of a tenant's file.
+#[derive(Clone, Copy)]
+enum TenantFile {
+    Unread,
+    /// The last one has failed, at this time.
+    Failed(Instant),
+    Read,
+}
+
 impl Tenant {
+    /// A tenant whose file was not read: only the user who runs the mount may use it.
+    fn closed(name: &str) -> Tenant {
+        let entry = TenantEntry { mode: CLOSED_MODE, ..TenantEntry::default() };
+        let meter = Meter::new(name, None, entry.limits);
+        let (file, is_counted) = (Mutex::new(TenantFile::Unread), Mutex::new(false));
+        Tenant { file, entry: RwLock::new(entry), meter, is_counted }
+    }
+
+    /// Whether its file is to be read.
+    fn is_due(&self) -> bool {
+        match *self.file.lock() {
+            TenantFile::Unread => true,
+            TenantFile::Failed(when) => when.elapsed() >= FAILED_FOR,
+            TenantFile::Read => false,
+        }
+    }
+
+    /// Notes the content of its file, unless another thread was faster.
+    fn note(&self, name: &str, found: Result<TenantEntry>) {
+        let mut file = self.file.lock();
+        match (*file, found) {
+            (TenantFile::Read, _) => {}
+            (_, Ok(entry)) => {
+                *self.entry.write() = entry;
+                self.meter.set_limits(entry.limits);
+                *file = TenantFile::Read;
+            }
+            (_, Err(error)) => {
+                log::warn!("{name}: only the user who runs the mount may use this tenant: {error}");
+                *file = TenantFile::Failed(Instant::now());
+            }
+        }
+    }
+
     /// Content of its file.
     pub fn entry(&self) -> TenantEntry {
         *self.entry.read()
@@ -109,7 +158,6 @@ impl Tenant {
 /// The tenants of an open store that were asked for.
 pub(in crate::store) struct Tenants {
     disk: Arc<dyn Disk>,
-    /// Held while a tenant's file is read; the last lock in the order.
     loaded: Mutex<HashMap<String, Arc<Tenant>>>,
 }
 
@@ -119,25 +167,26 @@ impl Tenants {
         Tenants { disk, loaded: Mutex::default() }
     }
 
-    /// A tenant. One that does not exist has the defaults of a new one.
+    /// A tenant. One that does not exist has the defaults of a new one; one whose file cannot be read is closed until it
+    /// can.
     pub fn get(&self, name: &str) -> Arc<Tenant> {
-        let mut loaded = self.loaded.lock();
-        if let Some(tenant) = loaded.get(name) {
-            return tenant.clone();
+        let tenant = self.known(name);
+        if tenant.is_due() {
+            tenant.note(name, read(&*self.disk, name));
         }
-        let entry = read(&*self.disk, name).unwrap_or_else(|error| {
-            log::warn!("{name}: only the user who runs the mount may use this tenant: {error}");
-            TenantEntry { mode: CLOSED_MODE, ..TenantEntry::default() }
-        });
-        let meter = Meter::new(name, None, entry.limits);
-        let tenant = Arc::new(Tenant { entry: RwLock::new(entry), meter, is_counted: Mutex::new(false) });
-        loaded.insert(name.to_owned(), tenant.clone());
         tenant
+    }
+
+    /// A tenant, closed if its file was not read yet.
+    pub fn known(&self, name: &str) -> Arc<Tenant> {
+        let mut loaded = self.loaded.lock();
+        loaded.entry(name.to_owned()).or_insert_with(|| Arc::new(Tenant::closed(name))).clone()
     }
 
     /// Changes a tenant's file, durably.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
         let tenant = self.get(name);
+        let mut file = tenant.file.lock();
         let mut entry = tenant.entry.write();
         let mut changed = *entry;
         change(&mut changed);
@@ -145,8 +194,9 @@ impl Tenants {
         if changed != *entry {
             write(&*self.disk, name, changed)?;
             *entry = changed;
+            *file = TenantFile::Read;
         }
-        drop(entry);
+        drop((entry, file));
         tenant.meter.set_limits(changed.limits);
         Ok(())
     }

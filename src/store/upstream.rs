@@ -49,9 +49,15 @@ pub trait ShownSnapshots: Send + Sync {
     /// A text that differs after something was pushed to the remote; `None` if the remote does not say so.
     fn last_push(&self) -> Option<Vec<u8>>;
 
-    /// The directory of a collection that nobody has opened, if it can be shown without; `asks` says whether the remote may
-    /// be asked for that.
-    fn unopened(&self, place: CollectionName<'_>, asks: bool) -> io::Result<Option<UnopenedCollection>>;
+    /// How often another snapshot was shown of a collection.
+    fn changes(&self) -> u64;
+
+    /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). Returns whether it has
+    /// them; otherwise collections must be opened.
+    fn list_directories(&self, tenant: &str) -> io::Result<bool>;
+
+    /// The directory of a collection that nobody has opened, if the remote has said it.
+    fn unopened(&self, place: CollectionName<'_>) -> Option<UnopenedCollection>;
 
     /// Shows the newest snapshots from now on, of the collections that `look` says. `renewed` is called for each collection that differs, as soon as it does, also
     /// if others fail.
@@ -59,6 +65,9 @@ pub trait ShownSnapshots: Send + Sync {
 
     /// The traffic with the remote.
     fn traffic(&self) -> Traffic;
+
+    /// Drops bytes that are kept in memory for readers.
+    fn drop_buffers(&self);
 
     /// Records what a cache keeps, for the next mount.
     fn save_cache(&self);

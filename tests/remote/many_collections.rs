@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path as FilePath;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -39,6 +39,7 @@ use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, SnapshotDisk, Store, Verify};
 use tierfs::vfs::{Ino, ListMode, Vfs};
 
+use crate::faulty::{Call, Fault, Faulty};
 use crate::push::{pushed, quiet, remote, request, stored};
 
 /// A bucket that answers each request after a while, and listings a thousand keys at a time.
@@ -126,7 +127,10 @@ impl ObjectStore for Far {
 }
 
 fn mounted(bucket: &Arc<Far>, cache: &FilePath) -> Vfs {
-    let client = Client::over(bucket.clone(), "models", "memory://models", Deadlines::default());
+    mounted_by(Client::over(bucket.clone(), "models", "memory://models", Deadlines::default()), cache)
+}
+
+fn mounted_by(client: Client, cache: &FilePath) -> Vfs {
     let (remote, listing) = Remote::open_and_list(client).unwrap();
     let cache = Cache::open(cache, Size::Bytes(1 << 30)).unwrap();
     let source = Source::new(remote, Some(cache), Box::new(|path, text| panic!("{path}: {text}")));
@@ -170,18 +174,19 @@ const KEEP: Keep =
 
 #[test]
 fn ten_thousand_collections_are_listed_in_few_requests_once_garbage_was_collected() {
-    let objects = many(10_000);
+    let objects = many(9_999);
     collect(&Remote::open(quiet(&objects).client()).unwrap(), &KEEP, false).unwrap();
     let (bucket, folder) = (Far::over(&objects, Duration::from_millis(25)), TempDir::new().unwrap());
     let begun = Instant::now();
     let vfs = mounted(&bucket, folder.path());
+    let of_mount = bucket.requests();
     let found = listed(&vfs);
-    let (took, requests) = (begun.elapsed(), bucket.requests());
-    println!("{} collections in {took:?} by {requests} requests", found.len());
-    assert_eq!(found.len(), 10_001);
-    assert!((0..10_000_u32).all(|number| found[&format!("c{number:05}")].0 == 0o700 + number % 64));
-    // The manifest that says who owns the tenant is among them.
-    assert!(requests <= 20, "{requests}");
+    let (took, requests) = (begun.elapsed(), bucket.requests() - of_mount);
+    println!("{} collections in {took:?} by {requests} requests after {of_mount}", found.len());
+    assert_eq!((found.len(), of_mount), (10_000, 2));
+    assert!((0..9_999_u32).all(|number| found[&format!("c{number:05}")].0 == 0o700 + number % 64));
+    // Ten pages of hints, the list, the names of tenants, and the manifest that says who owns the tenant.
+    assert!(requests <= 15, "{requests}");
     assert!(took < Duration::from_millis(1500), "{took:?}");
     assert!(vfs.store().open_collections().is_empty());
     // The first look into one opens that one.
@@ -220,6 +225,109 @@ fn collections_without_entries_are_shown_by_their_manifests_many_at_a_time() {
     assert!(vfs.store().open_collections().is_empty());
     // One after another they would take more than a minute.
     assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+/// Requests that last as long as those of a real server, but are given up sooner.
+const PATIENT: Deadlines = Deadlines {
+    stall: Duration::from_millis(500),
+    silence: Duration::from_secs(1),
+    upload: Duration::from_secs(10),
+    total: Duration::from_secs(6),
+    pause: Duration::from_millis(20),
+    pause_max: Duration::from_secs(1),
+};
+
+/// A bucket whose server never answers for the snapshots of ten collections, `c00000` to `c00009`, while `hangs` is set.
+fn with_ten_hanging(objects: &Arc<InMemory>, hangs: &Arc<AtomicBool>) -> Client {
+    let hangs = hangs.clone();
+    let bucket = Faulty::over(objects, move |request| {
+        let is_one = request.key.contains("/acme/c0000") && request.call == Call::Get;
+        if is_one && hangs.load(Ordering::SeqCst) { Fault::Hangs } else { Fault::None }
+    });
+    Client::over(bucket, "models", "memory://models", PATIENT)
+}
+
+#[test]
+fn ten_collections_of_a_hundred_that_hang_cost_a_listing_one_timeout_and_hide_no_other() {
+    // The others are listed by their manifests, or by the entries of the tenant's list.
+    for has_list in [false, true] {
+        let (objects, folder) = (many(100), TempDir::new().unwrap());
+        if has_list {
+            collect(&Remote::open(quiet(&objects).client()).unwrap(), &KEEP, false).unwrap();
+        }
+        let hangs = Arc::new(AtomicBool::new(true));
+        let vfs = mounted_by(with_ten_hanging(&objects, &hangs), folder.path());
+        let (tenant, _) = vfs.lookup(Ino::ROOT, b"acme").unwrap();
+        let begun = Instant::now();
+        assert_eq!(vfs.stat(tenant).unwrap().mode, 0o755, "another collection says it");
+        let looked = begun.elapsed();
+        let found = listed(&vfs);
+        println!("{} collections in {:?}, {looked:?} for the tenant", found.len(), begun.elapsed());
+        let hanging = if has_list { 0 } else { 10 };
+        assert!((hanging..100_u32).all(|number| found[&format!("c{number:05}")].0 == 0o700 + number % 64));
+        assert_eq!(found.len(), 101 - hanging as usize);
+        assert!(begun.elapsed() < PATIENT.total * 2, "{:?}", begun.elapsed());
+        // The next listing knows them.
+        let begun = Instant::now();
+        assert_eq!(listed(&vfs).len(), found.len());
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn others_go_on_while_a_program_waits_for_collections_that_hang() {
+    let (objects, folder, hangs) = (many(100), TempDir::new().unwrap(), Arc::new(AtomicBool::new(true)));
+    let vfs = mounted_by(with_ten_hanging(&objects, &hangs), folder.path());
+    let (tenant, _) = vfs.lookup(Ino::ROOT, b"acme").unwrap();
+    vfs.stat(tenant).unwrap();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..10)
+            .map(|number| {
+                let vfs = &vfs;
+                let name = format!("c{number:05}");
+                scope.spawn(move || {
+                    let begun = Instant::now();
+                    let error = vfs.lookup(tenant, name.as_bytes()).err().unwrap();
+                    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+                    begun.elapsed()
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(1));
+        let begun = Instant::now();
+        let (collection, _) = vfs.lookup(tenant, b"m").unwrap();
+        vfs.list(collection, 0, &mut |_| true).unwrap();
+        let took = begun.elapsed();
+        println!("another collection was opened in {took:?}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        for waiting in waiting {
+            let took = waiting.join().unwrap();
+            assert!(took < PATIENT.total + Duration::from_secs(2), "they wait together: {took:?}");
+        }
+    });
+    hangs.store(false, Ordering::SeqCst);
+    vfs.lookup(tenant, b"c00003").unwrap();
+}
+
+#[test]
+fn a_tenant_whose_collections_cannot_be_read_is_closed_only_until_they_can() {
+    let (objects, folder) = (many(3), TempDir::new().unwrap());
+    let fails = Arc::new(AtomicBool::new(true));
+    let bucket = Faulty::over(&objects, {
+        let fails = fails.clone();
+        move |request| {
+            let is_manifest = request.key.contains("/acme/") && request.call == Call::Get;
+            if is_manifest && fails.load(Ordering::SeqCst) { Fault::Denied } else { Fault::None }
+        }
+    });
+    let vfs = mounted_by(bucket.client(), folder.path());
+    let (tenant, _) = vfs.lookup(Ino::ROOT, b"acme").unwrap();
+    assert_eq!(vfs.stat(tenant).unwrap().mode, 0o700);
+    let before = bucket.requests();
+    assert_eq!(vfs.stat(tenant).unwrap().mode, 0o700);
+    assert_eq!(bucket.requests(), before, "it is not asked for again at once");
+    fails.store(false, Ordering::SeqCst);
+    support::wait_until("the tenant is as its manifests say", || vfs.stat(tenant).unwrap().mode == 0o755);
 }
 
 /// The list of the tenant as it is stored.

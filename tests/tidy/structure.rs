@@ -28,6 +28,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
         "store",
         &[
             ("disk", 0),
+            ("many_at_once", 0),
             ("version_use", 0),
             ("settings", 0),
             ("quota", 1),
@@ -54,6 +55,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
             ("store", 11),
             ("snapshot", 12),
             ("relocation", 12),
+            ("read_collections", 12),
             ("clone_snapshot", 13),
             ("versions", 13),
         ],

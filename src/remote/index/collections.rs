@@ -207,7 +207,8 @@ impl Listed {
 
     /// The index of a listing: from the cache, if that has it.
     fn index(&self, key: &OwnedCollectionName, listed: &[Named]) -> Result<Index> {
-        let owner = format!("{:?}", self.owner);
+        // Another server may have the same URL, and the log has the id.
+        let owner = format!("{:?} {}", self.owner, self.reader.remote().id());
         let name = name_of(self.source.place(), key.borrowed(), &owner, listed);
         let cache = self.reader.cache();
         if let Some(kept) = cache.and_then(|cache| cache.kept_whole(Kind::Index, &name)) {
@@ -305,6 +306,10 @@ impl Snapshots for Listed {
 
     fn traffic(&self) -> Traffic {
         self.reader.traffic()
+    }
+
+    fn drop_buffers(&self) {
+        self.reader.drop_buffers();
     }
 
     fn save_cache(&self) {

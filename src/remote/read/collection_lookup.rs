@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -27,7 +27,7 @@ use crate::remote::read::snapshot_lookup::{Known, Newest};
 /// Manifests that are read at a time for a listing.
 const READ_AT_ONCE: usize = 64;
 
-/// A manifest is left out of a listing if none has come for this long.
+/// Manifests that are on their way are left out of a listing if none has come for this long.
 const READ_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Collections by name.
@@ -56,6 +56,9 @@ pub(in crate::remote) struct CollectionLookup {
     /// Entries that were made of manifests.
     read: Mutex<HashMap<OwnedCollectionName, ListedCollection>>,
 }
+
+/// The entry of a collection by its manifest; `None` if it was removed.
+type ReadEntry = (OwnedCollectionName, Result<Option<ListedCollection>>);
 
 impl CollectionLookup {
     pub fn new(source: &Arc<Source>, wanted: HashMap<OwnedCollectionName, At>) -> CollectionLookup {
@@ -149,11 +152,16 @@ impl CollectionLookup {
 
     /// The snapshot that the list of a tenant has, if it was read.
     fn entered(&self, key: &OwnedCollectionName) -> Known {
-        let tenant = self.tenants.known(&key.tenant);
-        let listed = tenant.as_ref().and_then(|tenant| tenant.list.0.get(&key.name));
-        listed.map_or(Known::Nothing, |ListedCollection { number, len, .. }| {
-            Known::Listed(Listed { number: *number, len: *len })
-        })
+        let Some(tenant) = self.tenants.known(&key.tenant) else { return Known::Nothing };
+        let Some(entry) = tenant.list.0.get(&key.name) else { return Known::Nothing };
+        let listed = Listed { number: entry.number, len: entry.len };
+        let is_new = self.tenants.known_now(&key.tenant).is_some_and(|tenant| tenant.heads.is_some());
+        // Its hint was listed with the ETag that the entry has: it need not be read.
+        if is_new && self.is_present(key, &tenant, entry) {
+            Known::JustListed(listed)
+        } else {
+            Known::Listed(listed)
+        }
     }
 
     /// The names of tenants.
@@ -281,35 +289,36 @@ impl CollectionLookup {
                 None => missing.push(key),
             }
         }
-        let mut failed = None;
-        for some in missing.chunks(READ_AT_ONCE) {
-            let patience = (!entries.is_empty()).then_some(READ_PATIENCE);
-            for (key, found) in self.read_each(some, patience) {
-                match found {
-                    Ok(Some(mut listed)) => {
-                        let head =
-                            tenant.heads.as_ref().and_then(|heads| heads.get(&keys::escape(&key.name)));
-                        listed.head = head.cloned().unwrap_or_default();
-                        self.read.lock().insert(key.clone(), listed.clone());
-                        entries.insert(key.name.clone(), listed);
-                    }
-                    Ok(None) => {}
-                    Err(error) => {
-                        log::warn!("{key} is left out of the listing: {error}");
-                        if error.kind() == ErrorKind::Io {
-                            failed = Some(error);
-                        }
+        let (mut failed, mut failures, mut is_silent) = (None, 0, !missing.is_empty());
+        self.read_each(missing, entries.is_empty(), |(key, found)| {
+            is_silent = false;
+            match found {
+                Ok(Some(mut listed)) => {
+                    let head = tenant.heads.as_ref().and_then(|heads| heads.get(&keys::escape(&key.name)));
+                    listed.head = head.cloned().unwrap_or_default();
+                    self.read.lock().insert(key.clone(), listed.clone());
+                    entries.insert(key.name, listed);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    log::warn!("{key} is left out of the listing: {error}");
+                    if error.kind() == ErrorKind::Io {
+                        failures += 1;
+                        failed = Some(error);
                     }
                 }
             }
             // The remote is away.
-            if entries.is_empty()
-                && let Some(error) = failed
-            {
-                return Err(error);
+            !(entries.is_empty() && failures >= READ_AT_ONCE)
+        });
+        match failed {
+            Some(error) if entries.is_empty() => Err(error),
+            None if entries.is_empty() && is_silent => {
+                let text = format!("{}: no manifest of {of} came in time", self.source.remote().place());
+                Err(Error::new(ErrorKind::Io, text))
             }
+            _ => Ok(entries),
         }
-        Ok(entries)
     }
 
     /// Whether an entry is of the snapshot that was listed last.
@@ -326,36 +335,55 @@ impl CollectionLookup {
         }
     }
 
-    /// Entries of collections by their manifests, which are read at the same time. Those that do not come within 2 s after
-    /// the last are left out; without `patience`, the first of all is awaited as long as it takes.
+    /// Reads the manifests of collections, 64 at a time, and passes their entries to `take` until it returns `false`. Those
+    /// that do not come within 2 s after the last are left out, once no other waits for its turn; if `waits` says so, the
+    /// first is awaited as long as a request may take, which is also the longest that all may take.
     fn read_each(
         self: &Arc<Self>,
-        keys: &[OwnedCollectionName],
-        patience: Option<Duration>,
-    ) -> Vec<(OwnedCollectionName, Result<Option<ListedCollection>>)> {
-        let (sender, answers) = mpsc::channel();
-        for key in keys {
-            let (lookup, of, sender) = (self.clone(), key.clone(), sender.clone());
+        keys: Vec<OwnedCollectionName>,
+        mut waits: bool,
+        mut take: impl FnMut(ReadEntry) -> bool,
+    ) {
+        let client = self.source.remote().client();
+        // The errors of the last ones come a little later.
+        let end = Instant::now() + client.deadlines().total + READ_PATIENCE;
+        let (left, (sender, answers)) = (Arc::new(Mutex::new(keys)), mpsc::channel());
+        for _ in 0..READ_AT_ONCE.min(left.lock().len()) {
+            let (lookup, left, sender) = (self.clone(), left.clone(), sender.clone());
             let read = move || {
-                let found = lookup.read_one(&of);
-                if let Ok(Some(listed)) = &found {
-                    lookup.read.lock().insert(of.clone(), listed.clone());
+                while let Some(key) = { left.lock().pop() } {
+                    let found = lookup.read_one(&key);
+                    if let Ok(Some(listed)) = &found {
+                        lookup.read.lock().insert(key.clone(), listed.clone());
+                    }
+                    // Nobody may wait any more.
+                    drop(sender.send((key, found)));
                 }
-                // Nobody may wait any more.
-                drop(sender.send((of, found)));
             };
             let begun = std::thread::Builder::new().name("manifest".to_owned()).spawn(read);
             if let Err(error) = begun {
-                log::warn!("{key} is left out of the listing: {error}");
+                log::warn!("starting a thread: {error}");
+                break;
             }
         }
         drop(sender);
-        let first = match patience {
-            Some(patience) => answers.recv_timeout(patience).ok(),
-            None => answers.recv().ok(),
-        };
-        let others = std::iter::from_fn(|| answers.recv_timeout(READ_PATIENCE).ok());
-        first.into_iter().chain(others).collect()
+        let mut goes_on = true;
+        while goes_on {
+            let rest = end.saturating_duration_since(Instant::now());
+            let patience = if waits { rest } else { rest.min(READ_PATIENCE) };
+            match answers.recv_timeout(patience) {
+                Ok(answer) => {
+                    waits &= answer.1.is_err();
+                    goes_on = take(answer);
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => goes_on = false,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let is_queued = !left.lock().is_empty() || client.window().has_waiting();
+                    goes_on = is_queued && Instant::now() < end;
+                }
+            }
+        }
+        left.lock().clear();
     }
 
     fn read_one(&self, key: &OwnedCollectionName) -> Result<Option<ListedCollection>> {

@@ -24,7 +24,7 @@ use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
 use crate::remote::read::piece_buffer::PieceBuffer;
-use crate::remote::read::pieces::{Bases, failed, fetched, stored, to_io, unpacked};
+use crate::remote::read::pieces::{Bases, failed, fetched, spawn_ahead, stored, to_io, unpacked};
 use crate::remote::read::references::{Elsewhere, Referred};
 use crate::remote::read::whole_digest::WholeDigest;
 use crate::store::pieces::file::{Got, PieceFile};
@@ -167,6 +167,12 @@ impl Source {
             traffic.failures += count(&counts.failures);
         }
         traffic
+    }
+
+    /// Drops bytes that are kept in memory for readers.
+    pub(in crate::remote) fn drop_buffers(&self) {
+        self.piece_buffer.clear();
+        self.part_buffer.clear();
     }
 
     /// The remote has answered a request.
@@ -697,13 +703,6 @@ impl Files {
             Err(failure) if failure.is_transient() => Err(self.failed(piece, &failure)),
             Err(_) => Ok(None),
         }
-    }
-}
-
-/// Fetches a piece that nobody waits for yet.
-fn spawn_ahead(work: impl Future<Output = ()> + Send + 'static) {
-    if let Err(error) = runtime::spawn(work) {
-        log::warn!("read-ahead has stopped: {error}");
     }
 }
 

@@ -103,6 +103,12 @@ impl<V: Clone + Default + Send + 'static> Listings<V> {
         self.shared.listed.lock().get(key).map(|known| known.listing.clone())
     }
 
+    /// The listing of `key`, if it was made a moment ago.
+    pub fn known_now(&self, key: &str) -> Option<V> {
+        let listed = self.shared.listed.lock();
+        listed.get(key).filter(|known| known.is_new()).map(|known| known.listing.clone())
+    }
+
     /// Notes the listings of all keys.
     pub fn know(&self, all: HashMap<String, V>) {
         note(&mut self.shared.listed.lock(), "", Answer::All(all));

@@ -254,6 +254,11 @@ impl PartBuffer {
         }
     }
 
+    /// Forgets all parts.
+    pub fn clear(&self) {
+        *self.parts.lock() = VecDeque::new();
+    }
+
     /// Forgets the parts of a file, some of which are wrong.
     pub fn forget(&self, parts: &Parts) {
         self.parts.lock().retain(|(file, ..)| *file != parts.id);

@@ -49,6 +49,11 @@ impl PieceBuffer {
         Some(bytes)
     }
 
+    /// Forgets all pieces.
+    pub fn clear(&self) {
+        *self.pieces.lock() = VecDeque::new();
+    }
+
     /// Whether a piece is here, which is not read now.
     pub fn has(&self, name: &PieceName) -> bool {
         self.pieces.lock().iter().any(|kept| kept.name == *name)

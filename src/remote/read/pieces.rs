@@ -26,6 +26,13 @@ const LOG_BYTES_MAX: u64 = 4 << 30;
 /// A piece with wrong bytes is read this many times.
 pub(in crate::remote) const TRIES: usize = 2;
 
+/// Fetches a piece that nobody waits for yet.
+pub(super) fn spawn_ahead(work: impl Future<Output = ()> + Send + 'static) {
+    if let Err(error) = runtime::spawn(work) {
+        log::warn!("read-ahead has stopped: {error}");
+    }
+}
+
 /// The pieces that differences are taken from, as far as this machine has them.
 pub(in crate::remote) trait Bases: Sync {
     /// The bytes that a piece stands for.

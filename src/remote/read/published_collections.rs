@@ -12,11 +12,11 @@ use crate::format::snapshot::manifest::Manifest;
 use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::place::at::At;
-use crate::remote::place::listing::{Listed, Listing};
+use crate::remote::place::listing::Listing;
 use crate::remote::read::collection_lookup::CollectionLookup;
 use crate::remote::read::files::{Files, Source};
 use crate::remote::read::pieces::to_io;
-use crate::store::{RemoteError, Snapshot, Snapshots, Traffic};
+use crate::store::{Snapshot, Snapshots, Traffic};
 
 /// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
 /// probably one of them, and waits for no manifest then. With two requests each they fill the window of a new client.
@@ -32,11 +32,13 @@ const LAST_PUSH_BYTES_MAX: u64 = 64;
 
 /// Once one collection of a tenant was opened, the others are awaited for this long.
 const BESIDE_PATIENCE: Duration = Duration::from_secs(1);
-/// The error of a tenant of which no collection could be opened is the answer for this long.
-const FAILED_FOR: Duration = Duration::from_secs(10);
+/// Without an answer for this long, further collections of the tenant are opened.
+const NEXT_PATIENCE: Duration = Duration::from_secs(2);
+/// Collections of a tenant that are opened at a time where the first ones do not open.
+const OPENED_AT_ONCE: usize = 64;
 
-/// Errors, with their times, by the names of tenants.
-type Failures = HashMap<String, (Instant, io::ErrorKind, String)>;
+/// The end of an attempt to open a collection, with its name.
+type Opened = (String, io::Result<Option<Snapshot>>);
 
 /// The snapshots of a remote. Clones share them.
 #[derive(Clone)]
@@ -47,8 +49,6 @@ pub struct Published {
     tier: Option<String>,
     /// The snapshot that was opened last, by tenant and collection.
     opened: Arc<Mutex<HashMap<OwnedCollectionName, Snapshot>>>,
-    /// Tenants of which no collection could be opened, and why.
-    failed: Arc<Mutex<Failures>>,
 }
 
 impl Published {
@@ -56,7 +56,7 @@ impl Published {
     pub fn new(source: Source, wanted: HashMap<OwnedCollectionName, At>) -> Published {
         let source = Arc::new(source);
         let lookup = Arc::new(CollectionLookup::new(&source, wanted));
-        Published { source, lookup, tier: None, opened: Arc::default(), failed: Arc::default() }
+        Published { source, lookup, tier: None, opened: Arc::default() }
     }
 
     /// The same, which shows this variant of each collection that has it. Others are shown exactly, and an
@@ -139,6 +139,18 @@ impl Published {
         Ok(Some(snapshot))
     }
 
+    /// Opens a collection on a thread of its own: if its manifest does not come, others go on without it.
+    fn open_alone(&self, tenant: &str, name: &str, sender: &mpsc::Sender<Opened>) -> io::Result<()> {
+        let (sender, published) = (sender.clone(), self.clone());
+        let (tenant, name) = (tenant.to_owned(), name.to_owned());
+        let open = move || {
+            let found = published.open(&tenant, &name);
+            // Nobody may wait any more.
+            drop(sender.send((name, found)));
+        };
+        std::thread::Builder::new().name("collection".to_owned()).spawn(open).map(drop)
+    }
+
     /// The variant of a snapshot to show.
     fn variant(&self, manifest: &Manifest) -> Result<Option<String>> {
         let Some(tier) = &self.tier else { return Ok(None) };
@@ -181,8 +193,8 @@ impl Snapshots for Published {
         self.snapshot(tenant, collection).map_err(to_io)
     }
 
-    fn entries(&self, tenant: &str) -> io::Result<Arc<BTreeMap<String, ListedCollection>>> {
-        self.lookup.entries(tenant).map_err(to_io)
+    fn entries(&self, tenant: &str) -> io::Result<Option<Arc<BTreeMap<String, ListedCollection>>>> {
+        self.lookup.entries(tenant).map(Some).map_err(to_io)
     }
 
     fn known_entries(&self, tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
@@ -220,6 +232,10 @@ impl Snapshots for Published {
         self.source.traffic()
     }
 
+    fn drop_buffers(&self) {
+        self.source.drop_buffers();
+    }
+
     fn save_cache(&self) {
         if let Some(cache) = self.source.cache() {
             cache.save();
@@ -229,66 +245,61 @@ impl Snapshots for Published {
     fn open_tenant(&self, tenant: &str) -> io::Result<Vec<(String, Snapshot)>> {
         let mut names = self.collections(tenant)?;
         names.sort_unstable();
-        let of = |name: &String| self.lookup.listed(&OwnedCollectionName::new(tenant, name.clone()));
-        let lens: Vec<Option<Listed>> = names.iter().map(of).collect();
-        let is_small = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.len <= BESIDE_BYTES_MAX);
-        let mut wanted = names.iter().zip(&lens);
-        let first = wanted.next();
-        let others = wanted.filter(|(_, listed)| is_small(listed)).take(BESIDE_MAX);
-        let wanted: Vec<&String> = first.into_iter().chain(others).map(|(name, _)| name).collect();
-        if let Some((when, kind, text)) = self.failed.lock().get(tenant)
-            && when.elapsed() < FAILED_FOR
-        {
-            return Err(RemoteError::of(*kind, text.clone()));
-        }
-        // One whose manifest does not come holds up nobody: its thread goes on alone.
+        let is_small = |name: &&String| {
+            let listed = self.lookup.listed(&OwnedCollectionName::new(tenant, (*name).clone()));
+            listed.is_some_and(|listed| listed.len <= BESIDE_BYTES_MAX)
+        };
+        let beside = names.iter().skip(1).filter(is_small).take(BESIDE_MAX);
+        let first: Vec<String> = names.iter().take(1).chain(beside).cloned().collect();
+        let others: Vec<String> = names.iter().filter(|name| !first.contains(name)).cloned().collect();
+        let mut batches = std::iter::once(first.as_slice()).chain(others.chunks(OPENED_AT_ONCE));
+        let end = Instant::now() + self.source.remote().client().deadlines().total;
         let (sender, answers) = mpsc::channel();
-        for name in &wanted {
-            let (sender, published) = (sender.clone(), self.clone());
-            let (tenant, name) = (tenant.to_owned(), (*name).clone());
-            let open = move || {
-                let found = published.open(&tenant, &name);
-                // Nobody may wait any more.
-                drop(sender.send((name, found)));
-            };
-            std::thread::Builder::new().name("collection".to_owned()).spawn(open)?;
-        }
-        drop(sender);
-        let (mut opened, mut failed) = (Vec::new(), None);
-        let mut until = None;
+        let (mut opened, mut failed, mut waiting) = (Vec::new(), None, 0);
+        let mut until = Instant::now();
         loop {
-            let answer = match until {
-                None => answers.recv().ok(),
-                Some(until) => {
-                    answers.recv_timeout(Instant::saturating_duration_since(&until, Instant::now())).ok()
+            match answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((name, found)) => {
+                    waiting -= 1;
+                    match found {
+                        Ok(Some(snapshot)) => {
+                            if opened.is_empty() {
+                                until = Instant::now() + BESIDE_PATIENCE;
+                            }
+                            opened.push((name, snapshot));
+                        }
+                        // It was removed.
+                        Ok(None) => {}
+                        Err(error) => drop(failed.get_or_insert(error)),
+                    }
+                    if waiting > 0 {
+                        continue;
+                    }
                 }
-            };
-            match answer {
-                Some((name, Ok(Some(snapshot)))) => {
-                    opened.push((name, snapshot));
-                    until.get_or_insert_with(|| Instant::now() + BESIDE_PATIENCE);
+                Err(_) if Instant::now() >= end => break,
+                Err(_) => {}
+            }
+            if !opened.is_empty() {
+                break;
+            }
+            let batch = if waiting < OPENED_AT_ONCE { batches.next() } else { None };
+            match batch {
+                Some(batch) => {
+                    batch.iter().try_for_each(|name| self.open_alone(tenant, name, &sender))?;
+                    waiting += batch.len();
+                    until = end.min(Instant::now() + NEXT_PATIENCE);
                 }
-                Some((_, Ok(None))) => {}
-                Some((_, Err(error))) => drop(failed.get_or_insert(error)),
-                None => break,
+                None if waiting == 0 => break,
+                None => until = end,
             }
         }
         // The first by name says who owns the tenant.
         opened.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        // All of them may have been removed.
-        if opened.is_empty() && failed.is_none() {
-            for name in &names {
-                if let Some(snapshot) = self.open(tenant, name)? {
-                    return Ok(vec![(name.clone(), snapshot)]);
-                }
-            }
-        }
-        // Each of them says what the owner of the tenant is.
         match failed {
-            Some(error) if opened.is_empty() => {
-                let mut failed = self.failed.lock();
-                failed.insert(tenant.to_owned(), (Instant::now(), error.kind(), error.to_string()));
-                Err(error)
+            Some(error) if opened.is_empty() => Err(error),
+            None if opened.is_empty() && waiting > 0 => {
+                let text = format!("no collection of {tenant} was answered in time");
+                Err(io::Error::new(io::ErrorKind::TimedOut, text))
             }
             _ => Ok(opened),
         }

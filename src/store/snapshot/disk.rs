@@ -7,8 +7,8 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -23,6 +23,7 @@ use crate::store::disk::remote::Traffic;
 use crate::store::disk::{Disk, File, FileAttributes, Listed, Lock, Open, ReadAt, Space, read_only};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::batch_bytes;
+use crate::store::many_at_once::at_once;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
 use crate::store::settings::Settings;
@@ -32,8 +33,6 @@ use crate::store::store::{SETTINGS_NAME, Store};
 use crate::store::tenant::{FILE_NAME, TenantEntry};
 use crate::store::upstream::{Look, ShownSnapshot, ShownSnapshots, UnopenedCollection, Upstream};
 
-/// Collections that are looked for at a time.
-const RENEWED_AT_ONCE: usize = 64;
 /// Collections of one look at a few.
 const FEW: usize = 64;
 /// Bytes of a log that are read at a time.
@@ -60,6 +59,8 @@ struct Shown {
     unopened: HashMap<OwnedCollectionName, u32>,
     /// The number given last.
     last: u32,
+    /// How often another snapshot was shown of a collection.
+    changes: u64,
 }
 
 /// A snapshot with the number that its collection has here.
@@ -124,6 +125,7 @@ impl SnapshotDisk {
         };
         if !is_same {
             shown.collections.remove(&key);
+            shown.changes += 1;
             if let Some(snapshot) = found {
                 shown.show(key, snapshot)?;
             }
@@ -195,7 +197,7 @@ impl SnapshotDisk {
     ) -> SnapshotDisk {
         let (source, last) = (self.source.clone(), shown.number);
         let collections = HashMap::from([(OwnedCollectionName::new(tenant, name), shown)]);
-        let shown = Mutex::new(Shown { collections, unopened: HashMap::new(), last });
+        let shown = Mutex::new(Shown { collections, last, ..Shown::default() });
         SnapshotDisk { source, shown, renewing: Mutex::default() }
     }
 
@@ -411,21 +413,24 @@ impl ShownSnapshots for SnapshotDisk {
         self.source.last_push()
     }
 
-    fn unopened(&self, place: CollectionName<'_>, asks: bool) -> io::Result<Option<UnopenedCollection>> {
+    fn changes(&self) -> u64 {
+        self.shown.lock().changes
+    }
+
+    fn list_directories(&self, tenant: &str) -> io::Result<bool> {
+        Ok(self.source.entries(tenant)?.is_some())
+    }
+
+    fn unopened(&self, place: CollectionName<'_>) -> Option<UnopenedCollection> {
         let key = place.owned();
-        let entries = match asks {
-            true => Some(self.source.entries(place.tenant)?),
-            false => self.source.known_entries(place.tenant),
-        };
-        let Some(entry) = entries.as_ref().and_then(|entries| entries.get(place.name)) else {
-            return Ok(None);
-        };
+        let entries = self.source.known_entries(place.tenant)?;
+        let entry = entries.get(place.name)?;
         let mut shown = self.shown.lock();
         if let Some(found) = shown.collections.get(&key) {
             let of_manifest = ListedCollection::of(found.manifest(), [0; 32], 0);
             let entry = if entry.number == of_manifest.number { entry } else { &of_manifest };
             let (owner, directory) = (of_manifest.owner, entry.directory);
-            return Ok(Some(UnopenedCollection { number: found.number, owner, directory }));
+            return Some(UnopenedCollection { number: found.number, owner, directory });
         }
         let number = match shown.unopened.get(&key) {
             Some(number) => *number,
@@ -435,7 +440,7 @@ impl ShownSnapshots for SnapshotDisk {
                 number
             }
         };
-        Ok(Some(UnopenedCollection { number, owner: entry.owner, directory: entry.directory }))
+        Some(UnopenedCollection { number, owner: entry.owner, directory: entry.directory })
     }
 
     fn renew_all(&self, look: Look, renewed: &(dyn Fn(&OwnedCollectionName) + Sync)) -> io::Result<()> {
@@ -445,29 +450,26 @@ impl ShownSnapshots for SnapshotDisk {
             *last = places.last().cloned();
         }
         self.source.list_again();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Ok(());
-            while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.renew(&place.tenant, &place.name) {
-                    Ok(true) => renewed(place),
-                    Ok(false) => {}
-                    Err(error) => done = done.and(Err(error)),
-                }
+        let look = |place: &OwnedCollectionName| {
+            if self.renew(&place.tenant, &place.name)? {
+                renewed(place);
             }
-            done
+            Ok(())
         };
-        std::thread::scope(|scope| {
-            let working: Vec<_> = (0..RENEWED_AT_ONCE.min(places.len())).map(|_| scope.spawn(work)).collect();
+        // A bug in one look must not end the thread that follows.
+        let guarded = |place: &OwnedCollectionName| {
             let bug = |_| Err(io::Error::other("a bug in tierfs: a look for snapshots has ended"));
-            let ended: Vec<io::Result<()>> =
-                working.into_iter().map(|worker| worker.join().unwrap_or_else(bug)).collect();
-            ended.into_iter().collect()
-        })
+            std::panic::catch_unwind(AssertUnwindSafe(|| look(place))).unwrap_or_else(bug)
+        };
+        at_once(&places, guarded).into_iter().collect()
     }
 
     fn traffic(&self) -> Traffic {
         self.source.traffic()
+    }
+
+    fn drop_buffers(&self) {
+        self.source.drop_buffers();
     }
 
     fn save_cache(&self) {

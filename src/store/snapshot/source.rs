@@ -23,9 +23,10 @@ pub trait Snapshots: Send + Sync {
     fn collections(&self, tenant: &str) -> io::Result<Vec<String>>;
     /// The present snapshot of a collection; `None` if the remote has none.
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
-    /// The collections of a tenant whose directories can be shown without opening them.
-    fn entries(&self, _tenant: &str) -> io::Result<Arc<BTreeMap<String, ListedCollection>>> {
-        Ok(Arc::default())
+    /// The collections of a tenant whose directories can be shown without opening them; `None` if the source does not list
+    /// directories.
+    fn entries(&self, _tenant: &str) -> io::Result<Option<Arc<BTreeMap<String, ListedCollection>>>> {
+        Ok(None)
     }
     /// Those that were listed last, without a request.
     fn known_entries(&self, _tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
@@ -53,6 +54,8 @@ pub trait Snapshots: Send + Sync {
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
+    /// Drops bytes that are kept in memory for readers.
+    fn drop_buffers(&self) {}
     /// Records what a cache keeps, for the next mount.
     fn save_cache(&self) {}
     /// Opens collections of a tenant that is looked at: at least one, whose manifest says who owns the tenant, and

@@ -52,13 +52,32 @@ impl Vfs {
         match &located {
             Located::Root => {
                 let names = self.store().tenants()?;
-                self.list_names(names, after, take, |name| {
-                    self.attr_of(&Located::Tenant(self.tenant_named(name)?))
-                })
+                let attr_of = |name: &str| self.attr_of(&Located::Tenant(self.tenant_named(name)?));
+                Self::list_names(self.store().each(names, attr_of), after, take)
             }
             Located::Tenant(tenant) => {
-                let names = self.store().collections(tenant)?;
-                self.list_names(names, after, take, |name| self.attr_of_collection(tenant, name))
+                let mut names = self.store().collections(tenant)?;
+                let (mut unopened, mut failed) = (Vec::new(), None);
+                match self.store().list_directories(tenant) {
+                    Ok(false) => {}
+                    has_directories => {
+                        failed = has_directories.err();
+                        names.retain(|name| match self.unopened_attr(tenant, name) {
+                            Some(attr) => {
+                                unopened.push((name.clone(), Ok(attr)));
+                                false
+                            }
+                            // Whoever looks it up waits for the remote, and gets the error.
+                            None => self.is_entered(tenant, name) || self.store().has_open(tenant, name),
+                        });
+                    }
+                }
+                if let Some(error) = failed.filter(|_| unopened.is_empty() && names.is_empty()) {
+                    return Err(error);
+                }
+                let attr_of = |name: &str| self.attr_of_collection(tenant, name);
+                let others = self.store().each(names, attr_of);
+                Self::list_names(unopened.into_iter().chain(others), after, take)
             }
             Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),
             Located::Tags(view) => self.list_tagged(view, Viewer::All, offset, take),
@@ -93,12 +112,12 @@ impl Vfs {
                     })
                 }
                 _ => {
-                    let names = self.controls.of(&view.scope).iter().map(|control| control.name.to_owned());
-                    let mut place = 0;
-                    self.list_names(names.collect(), after, take, |_| {
-                        place += 1;
-                        self.attr_of(&Located::Control(ControlView { place, ..view.clone() }))
-                    })
+                    let controls = self.controls.of(&view.scope).iter().zip(1..);
+                    let names = controls.map(|(control, place)| {
+                        let view = ControlView { place, ..view.clone() };
+                        (control.name.to_owned(), self.attr_of(&Located::Control(view)))
+                    });
+                    Self::list_names(names, after, take)
                 }
             },
         }
@@ -173,15 +192,13 @@ impl Vfs {
     /// Lists names without numbers in a log. Their places derive from their targets, so that creating or
     /// removing a name moves no other.
     fn list_names(
-        &self,
-        names: Vec<String>,
+        names: impl Iterator<Item = (String, Result<Attr>)>,
         after: u64,
         take: &mut dyn FnMut(Listed) -> bool,
-        mut attr_of: impl FnMut(&str) -> Result<Attr>,
     ) -> Result<()> {
-        let mut found = Vec::with_capacity(names.len());
-        for name in names {
-            match attr_of(&name) {
+        let mut found = Vec::new();
+        for (name, attr) in names {
+            match attr {
                 Ok(attr) => found.push((place_of(attr.ino), attr, name)),
                 // Incomplete or damaged: the others can still be listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -201,12 +218,8 @@ impl Vfs {
         Ok(self.attr(self.ino(located)?, located))
     }
 
-    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened, nor is
-    /// one of a remote that nobody has entered.
+    /// The attributes of a collection's directory. One that was closed since they were last computed is not opened.
     fn attr_of_collection(&self, tenant: &str, name: &str) -> Result<Attr> {
-        if let Some(attr) = self.unopened_attr(tenant, name, true) {
-            return Ok(attr);
-        }
         let known = match self.store().closed_summary::<RootAttr>(tenant, name) {
             Some(known) => known,
             None => {

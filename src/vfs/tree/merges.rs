@@ -93,8 +93,9 @@ impl Vfs {
         let Some(root) = root_of_merges(view) else { return Ok(None) };
         let base = &view.collection;
         let mut found = Vec::new();
-        for label in self.store().collections(base.tenant())? {
-            let adapters = match self.adapters_in(base.tenant(), &label) {
+        let labels = self.store().collections(base.tenant())?;
+        for (label, in_it) in self.store().each(labels, |label| self.adapters_in(base.tenant(), label)) {
+            let adapters = match in_it {
                 Ok(adapters) => adapters,
                 Err(error) => {
                     log::debug!("{label} is left out of the adapters: {error}");

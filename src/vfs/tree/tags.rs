@@ -176,8 +176,8 @@ impl Vfs {
     fn each_tagged(&self, viewer: Viewer, visit: &mut dyn FnMut(Tagged) -> bool) -> Result<bool> {
         for tenant in self.store().tenants()? {
             let Ok(names) = self.store().collections(&tenant) else { continue };
-            for name in names {
-                let collection = match self.collection_named(&tenant, &name) {
+            for (name, found) in self.store().each(names, |name| self.collection_named(&tenant, name)) {
+                let collection = match found {
                     Ok(collection) => collection,
                     Err(error) => {
                         log::debug!("{tenant}/{name} is left out of the tags: {error}");

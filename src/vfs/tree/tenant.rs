@@ -65,15 +65,17 @@ impl Vfs {
         Ok(())
     }
 
+    /// Whether a collection of a remote was opened.
+    pub(super) fn is_entered(&self, tenant: &str, name: &str) -> bool {
+        self.looked_up.entered.read().contains(&CollectionName::new(tenant, name).owned())
+    }
+
     /// The attributes of a collection's directory if nobody has opened the collection and the remote has an entry of it.
-    /// `asks` says whether the remote may be asked for entries.
-    pub(super) fn unopened_attr(&self, tenant: &str, name: &str, asks: bool) -> Option<Attr> {
-        // Nobody waits for an entry of a collection that is open.
-        let is_entered = self.looked_up.entered.read().contains(&CollectionName::new(tenant, name).owned());
-        if is_entered {
+    pub(super) fn unopened_attr(&self, tenant: &str, name: &str) -> Option<Attr> {
+        if self.is_entered(tenant, name) {
             return None;
         }
-        let found = self.store().unopened(tenant, name, asks)?;
+        let found = self.store().unopened(tenant, name)?;
         let ino = Ino::of(Place::Node { collection: found.number, node: ROOT })?;
         let known = || KnownCollection {
             tenant: tenant.to_owned(),
@@ -112,7 +114,7 @@ impl Vfs {
     /// The same of a name in the directory of a tenant, if its entry was listed.
     pub fn look_up_unopened(&self, parent: Ino, name: &[u8]) -> Option<Attr> {
         let Place::Tenant(hash) = parent.place() else { return None };
-        self.unopened_attr(&self.hashed(hash)?, std::str::from_utf8(name).ok()?, false)
+        self.unopened_attr(&self.hashed(hash)?, std::str::from_utf8(name).ok()?)
     }
 
     /// The same of an inode.
@@ -124,6 +126,6 @@ impl Vfs {
             (known.tenant.clone(), known.name.clone())
         };
         // Another number means another snapshot.
-        self.unopened_attr(&tenant, &name, false).filter(|attr| attr.ino == ino)
+        self.unopened_attr(&tenant, &name).filter(|attr| attr.ino == ino)
     }
 }

@@ -1,5 +1,9 @@
 //! Whether the disk of a cache keeps up with the remote. The threads that receive bytes also write them, so a disk that is
 //! slower than the link would slow down readers.
+//!
+//! Each process judges by its own writes. Processes that share a slow disk slow down each other, so all of them may go past
+//! it, and each fetches what its readers want. None can tell whether the link carries that: it knows neither the speed of the
+//! link for all nor the readers of the others.
 
 use std::time::{Duration, Instant};
 
