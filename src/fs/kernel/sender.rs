@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::store::PageBuffer;
 
 /// Bytes of the header that begins every reply.
@@ -61,10 +63,18 @@ impl Sender for Route {
     }
 }
 
+/// A thread keeps a buffer of at most this size for itself.
+const OWN_BYTES_MAX: usize = 256 << 10;
+/// Longer buffers that are kept.
+const SHARED_MAX: usize = 16;
+
 thread_local! {
     /// The buffer of the thread's replies, while none has it.
     static BUFFER: RefCell<PageBuffer> = const { RefCell::new(PageBuffer::new()) };
 }
+
+/// Longer buffers that no reply has. All threads share them: a mount of a remote has 64 threads, few of which reply at a time.
+static SHARED: Mutex<Vec<PageBuffer>> = Mutex::new(Vec::new());
 
 /// Sends a reply by a descriptor of the device.
 pub struct ToDevice {
@@ -92,7 +102,10 @@ impl Sender for ToDevice {
     }
 
     fn place(&mut self, len: usize) -> Option<&mut [u8]> {
-        let buffer = self.buffer.get_or_insert_with(|| BUFFER.take());
+        let buffer = self.buffer.get_or_insert_with(|| match len <= OWN_BYTES_MAX {
+            true => BUFFER.take(),
+            false => SHARED.lock().pop().unwrap_or_default(),
+        });
         (len <= TRANSFER_BYTES_MAX).then(|| buffer.sized(len))
     }
 
@@ -104,9 +117,15 @@ impl Sender for ToDevice {
 
 impl Drop for ToDevice {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
+        let Some(buffer) = self.buffer.take() else { return };
+        if buffer.memory() <= 2 * OWN_BYTES_MAX {
             // A thread that ends needs none.
             drop(BUFFER.try_with(|kept| kept.replace(buffer)));
+            return;
+        }
+        let mut shared = SHARED.lock();
+        if shared.len() < SHARED_MAX {
+            shared.push(buffer);
         }
     }
 }

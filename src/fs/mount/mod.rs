@@ -68,6 +68,8 @@ const PRESSED_EVERY: Duration = Duration::from_secs(5);
 
 /// Memory of closed collections after which the allocator gives free memory back to the system.
 const TRIMMED_BYTES: u64 = 64 << 20;
+/// A remote whose traffic is quiet for so many looks needs no buffers.
+const LOOKS_UNTIL_IDLE: u32 = 6;
 
 /// Longest delay before damage, copies of pinned files and policies are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -343,6 +345,24 @@ impl Mount {
         &self.dispatcher.vfs
     }
 
+    /// Gives memory back that traffic with a remote has left, once that is quiet. Called every few seconds.
+    fn give_back_idle(&self, quiet: &mut Quiet) {
+        let store = self.vfs().store();
+        let Some(traffic) = store.traffic() else { return };
+        let seen = (traffic.received_bytes, traffic.cache_hits.saturating_add(traffic.cache_misses));
+        if seen != quiet.seen {
+            *quiet = Quiet { seen, looks: 0 };
+            return;
+        }
+        quiet.looks = quiet.looks.saturating_add(1);
+        if quiet.looks == LOOKS_UNTIL_IDLE {
+            store.drop_buffers();
+        }
+        if [1, LOOKS_UNTIL_IDLE].contains(&quiet.looks) {
+            give_memory_back();
+        }
+    }
+
     /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
     /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
     /// All writes are durable when this returns, except those that it returns as lost.
@@ -355,7 +375,7 @@ impl Mount {
         patience: Duration,
         leave: impl Fn(Bundle) -> Error,
     ) -> Result<MountEnd> {
-        let (mut synced, mut trimmed) = (Instant::now(), 0);
+        let (mut synced, mut trimmed, mut traffic) = (Instant::now(), 0, Quiet::default());
         let [heals, tends, follows, empties, compares] = [(); 5].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.vfs().store().ticks().length()));
         let (mut looked, mut pressed) = (Instant::now(), Instant::now());
@@ -378,6 +398,7 @@ impl Mount {
                     give_memory_back();
                     trimmed = closed;
                 }
+                self.give_back_idle(&mut traffic);
                 synced = Instant::now();
             }
             self.dispatcher.names.notify_again(Instant::now());
@@ -626,6 +647,15 @@ fn device_of(mountpoint: &Path) -> Option<String> {
     // The last line is that of the topmost mount.
     let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;
     found.get(2).map(|device| (*device).to_owned())
+}
+
+/// How long the traffic with a remote was quiet.
+#[derive(Default)]
+struct Quiet {
+    /// Bytes that were received, and reads, so far.
+    seen: (u64, u64),
+    /// Looks that have found the same.
+    looks: u32,
 }
 
 /// Gives free memory back to the system, which the allocator keeps otherwise.

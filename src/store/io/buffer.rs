@@ -18,6 +18,11 @@ impl PageBuffer {
         PageBuffer { bytes: Vec::new() }
     }
 
+    /// The bytes of memory that it takes.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The first `len` bytes. Their content is left over from earlier use.
     pub fn sized(&mut self, len: usize) -> &mut [u8] {
         let needed = len.saturating_add(PAGE - 1);
