@@ -15,6 +15,7 @@ mod cluster;
 mod differences;
 mod failing_disk;
 mod faulty;
+mod fleet;
 mod following;
 mod garbage;
 mod here_and_there;

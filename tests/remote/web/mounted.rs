@@ -130,6 +130,45 @@ fn a_mounted_artifact_of_a_registry_shows_its_files() {
 }
 
 #[test]
+fn members_of_archives_in_a_registry_read_as_the_files_that_were_packed() {
+    let (place, model) = (Place::new(), model());
+    let random = &mut Random(12);
+    let others = [("empty", 0), ("one", 1), ("sub/block", 512), ("sub/deep/odd.bin", 70_001)];
+    for (name, len) in others {
+        place.write(&format!("kit/{name}"), random.bytes(len));
+    }
+    place.write("kit/model.safetensors", &model);
+    let kinds =
+        [format!("{MODELPACK}.weight.v1.tar"), "application/vnd.kitops.modelkit.model.v1.tar".to_owned()];
+    for (kind, format) in kinds.iter().zip(["pax", "gnu"]) {
+        let line = format!("tar --format={format} -cf ../layer.tar .");
+        assert!(support::shell(&place.path("kit"), &line).status.success());
+        let archive = fs::read(place.path("layer.tar")).unwrap();
+        let name = digest(&archive);
+        let layers = json!([{"mediaType": kind, "digest": name, "size": archive.len()}]);
+        let server = Server::start(move |request| match &*request.path {
+            "/v2/acme/kit/manifests/v1" => Reply::json(&json!({"schemaVersion": 2, "layers": layers})),
+            path if path.ends_with(&name) => Reply::bytes(request, &archive),
+            _ => Reply::new(404, ""),
+        });
+        let url = format!("oci://127.0.0.1:{}/acme/kit:v1", server.port());
+        for cache in [place.path(format).to_str().unwrap(), "none"] {
+            let mut command = tierfs();
+            command.env("HOME", place.path("home"));
+            let mounted =
+                place.mount_store_by(&mut command, PathBuf::from(&url), "mounted", &["--cache", cache]);
+            same_model(&mounted, "acme/kit", &model);
+            for (name, _) in others {
+                let found = fs::read(mounted.path("acme/kit").join(name)).unwrap();
+                assert_same(&found, &fs::read(place.path("kit").join(name)).unwrap(), name);
+            }
+            assert_eq!(support::names(&mounted.path("acme/kit/sub")), ["block", "deep"]);
+            mounted.unmount();
+        }
+    }
+}
+
+#[test]
 fn a_mounted_site_shows_its_files_and_a_replaced_one_is_stale() {
     let (place, model) = (Place::new(), model());
     place.write("files/models/llama/model.safetensors", &model);
