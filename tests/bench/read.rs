@@ -76,6 +76,13 @@ pub fn forget(path: &Path) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code).into()) }
 }
 
+/// Has the kernel read no more of a file than programs ask for.
+pub fn forbid_read_ahead(file: &File) -> Result<()> {
+    // SAFETY: the descriptor is open; nothing is passed but numbers.
+    let code = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code).into()) }
+}
+
 /// The state of a file's pages in the kernel when a pass begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -132,6 +132,8 @@ pub struct Link {
     pub port: u16,
     /// Bytes that the server sent.
     pub received: Arc<AtomicU64>,
+    /// New connections are closed at once.
+    pub is_cut: Arc<AtomicBool>,
 }
 
 /// Each round trip over a link that is far takes this much longer.
@@ -168,6 +170,11 @@ impl Link {
         Link::to(target, DELAY, 0.0)
     }
 
+    /// A way to the server at a port, until the process ends.
+    pub fn plain(target: u16) -> Result<Link> {
+        Link::to(target, Duration::ZERO, 0.0)
+    }
+
     /// A way to the server at a port that passes `NARROW` bytes a second, until the process ends.
     pub fn narrow(target: u16) -> Result<Link> {
         Link::to(target, Duration::ZERO, 1.0 / NARROW)
@@ -177,9 +184,14 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let (port, received) = (listener.local_addr()?.port(), Arc::new(AtomicU64::new(0)));
         let counted = received.clone();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let cut = is_cut.clone();
         let pace = Arc::new(Pace { byte_takes, free: Mutex::new(Instant::now()) });
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                if cut.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
                 let (Ok(to_client), Ok(from_server)) = (client.try_clone(), server.try_clone()) else {
                     continue;
@@ -193,7 +205,7 @@ impl Link {
                 std::thread::spawn(move || pass(from_server, to_client, passes));
             }
         });
-        Ok(Link { port, received })
+        Ok(Link { port, received, is_cut })
     }
 }
 

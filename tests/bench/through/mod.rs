@@ -5,6 +5,7 @@ mod changes;
 mod cost;
 mod decoded;
 mod exact;
+mod fleet;
 mod forms;
 mod kv;
 mod others;
