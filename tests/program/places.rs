@@ -6,7 +6,7 @@ use std::path::Path;
 use support::{Place, Random, container_of, shell_output};
 
 /// The forms of the place of `t/c` of a store `store` that is mounted on `mnt`.
-const FORMS: [&str; 3] = ["mnt/t/c", "store t/c", "mnt t/c"];
+const FORMS: [&str; 4] = ["mnt/t/c", "store t/c", "mnt t/c", "store/t/c"];
 
 /// Commands, with `@` for the place of a collection and `@/FILE` for a file in it.
 const COMMANDS: [&str; 20] = [

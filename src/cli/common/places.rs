@@ -1,14 +1,16 @@
 //! The forms of a place: a path in a mount, or a store, or a remote, and a name in it.
 //!
 //! A command is written for one of the forms, and takes the other too: [`by_store`] gives `STORE TENANT/COLLECTION` to
-//! commands that take these words, [`in_mount`] paths in a mount to others.
+//! commands that take these words, [`in_mount`] paths in a mount to others. A path below the directory of a store stands for
+//! the store and a name in it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::ArgAction;
 
-use crate::cli::common::mounts::{Mounted, mount_of, mountpoints_of, resolved};
+use crate::cli::common::mounts::{mount_of, mountpoints_of, resolved};
+use crate::cli::common::remote;
 use crate::model::{Error, Result};
 use crate::store::Store;
 use crate::store::disk::files::FileDisk;
@@ -21,13 +23,34 @@ const OF_STORES_ALONE: [&str; 2] = ["import", "push"];
 /// Names in the path of a collection.
 const COLLECTION_DEPTH: usize = 2;
 
-/// The mount of a path and the names below its mount point, which may be none.
-fn split(path: &OsStr) -> Option<(Mounted, PathBuf)> {
+/// A path in a mount or below the directory of a store.
+struct NamedPlace {
+    /// The mount point, or the directory of the store.
+    root: PathBuf,
+    store: PathBuf,
+    /// The names below it, which may be none of a mount.
+    below: PathBuf,
+}
+
+fn split(path: &OsStr) -> Option<NamedPlace> {
     let path = Path::new(path);
-    let mounted = mount_of(path).ok().flatten()?;
+    let Some(mounted) = mount_of(path).ok()? else {
+        let (store, below) = below_store(path)?;
+        return Some(NamedPlace { root: store.clone(), store, below });
+    };
     let real = resolved(path).ok()?;
     let below = real.strip_prefix(&mounted.mountpoint).ok()?.to_owned();
-    Some((mounted, below))
+    Some(NamedPlace { root: mounted.mountpoint, store: mounted.store, below })
+}
+
+/// The store that a path lies in, and the names below its directory. `None` for the store itself.
+pub(in crate::cli) fn below_store(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    if remote::url(path).is_some() || Store::exists(&FileDisk::new(path)) {
+        return None;
+    }
+    let real = resolved(path).ok()?;
+    let store = real.ancestors().skip(1).find(|above| Store::exists(&FileDisk::new(above)))?;
+    Some((store.to_owned(), real.strip_prefix(store).ok()?.to_owned()))
 }
 
 /// The words of the command line, with STORE and a name in place of a path in a mount.
@@ -36,30 +59,27 @@ pub(in crate::cli) fn by_store(words: Vec<OsString>, cli: &clap::Command) -> Vec
     let Some(name) = words.get(1).filter(is_named).and_then(|word| word.to_str()) else { return words };
     let Some(command) = cli.find_subcommand(name) else { return words };
     let at = positionals(&words, command);
-    let Some((first, (mounted, below))) = at.first().and_then(|at| Some((*at, split(words.get(*at)?)?)))
-    else {
+    let Some((first, of)) = at.first().and_then(|at| Some((*at, split(words.get(*at)?)?))) else {
         return words;
     };
+    let NamedPlace { root, store, below } = &of;
     // A place for a store would lie deeper.
     if below.components().count() > COLLECTION_DEPTH && name != "export" {
         return words;
     }
     let is_second_of_mv = |at: &usize| name == "mv" && at_of(&positionals(&words, command), 1) == Some(*at);
     let is_root = below.as_os_str().is_empty();
-    let store = match OF_STORES_ALONE.contains(&name) {
-        true => mounted.store.clone().into_os_string(),
-        false => mounted.mountpoint.clone().into_os_string(),
-    };
+    let store = if OF_STORES_ALONE.contains(&name) { store } else { root };
     let mut named = Vec::with_capacity(words.len() + 1);
     for (at, word) in words.iter().enumerate() {
         if at == first {
-            named.push(store.clone());
+            named.push(store.clone().into_os_string());
             named.extend((!is_root).then(|| below.clone().into_os_string()));
             continue;
         }
         let target = (!is_root && is_second_of_mv(&at)).then(|| split(word)).flatten();
         named.push(match target {
-            Some((of, below)) if of == mounted => below.into_os_string(),
+            Some(target) if target.root == *root => target.below.into_os_string(),
             _ => word.clone(),
         });
     }
@@ -98,7 +118,7 @@ fn positionals(words: &[OsString], command: &clap::Command) -> Vec<usize> {
 }
 
 /// Paths in a mount: the words themselves; or names in the store that the first word is, where that is mounted, or in the
-/// mount point that the first word is.
+/// mount point that the first word is; or paths below the directory of a mounted store.
 ///
 /// # Errors
 ///
@@ -116,14 +136,22 @@ pub(in crate::cli) fn in_mount(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         return Ok(if is_meant { named } else { paths.to_vec() });
     }
     if !Store::exists(&FileDisk::new(first)) {
-        return Ok(paths.to_vec());
+        let in_mount = |path: &PathBuf| match below_store(path) {
+            Some((store, below)) => Ok(mountpoint_of(&store)?.join(below)),
+            None => Ok(path.clone()),
+        };
+        return paths.iter().map(in_mount).collect();
     }
-    let Some(mountpoint) = mountpoints_of(first).into_iter().next() else {
-        let store = first.display();
-        let text = format!("the store {store} is not mounted; to mount it: tierfs mount {store} MOUNTPOINT");
-        return Err(Error::invalid(text));
-    };
+    let mountpoint = mountpoint_of(first)?;
     Ok(if names.is_empty() { vec![mountpoint] } else { below(&mountpoint) })
+}
+
+fn mountpoint_of(store: &Path) -> Result<PathBuf> {
+    mountpoints_of(store).into_iter().next().ok_or_else(|| {
+        let store = store.display();
+        let text = format!("the store {store} is not mounted; to mount it: tierfs mount {store} MOUNTPOINT");
+        Error::invalid(text)
+    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::cli::common::mounts::{mount_of, mounted_at};
 use crate::cli::common::open_store::open_store;
+use crate::cli::common::places::below_store;
 use crate::cli::common::remote;
 use crate::control::{self, ATTRIBUTES, Attribute, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Owner, Result};
@@ -56,6 +57,13 @@ impl Tree {
         if mount_of(path)?.is_some() {
             let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
             return Ok(Tree::Mount(path));
+        }
+        if let Some((store, above)) = below_store(path) {
+            let names = above.join(below);
+            return match names.to_str() {
+                Some(names) => Tree::open(&store, Some(names)),
+                None => Err(Error::invalid(format!("{} is not UTF-8", path.display()))),
+            };
         }
         let store = match open_store(path, Access::Read, "") {
             // The store is mounted: ask the daemon, which knows the current state.
