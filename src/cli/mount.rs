@@ -19,7 +19,7 @@ use signal_hook::consts;
 
 use crate::cli::common::log::Destination;
 use crate::cli::common::open_store::{open_left_store, open_store, open_when_free};
-use crate::cli::common::remote::{self, RemoteArgs, parse_period, parse_tier};
+use crate::cli::common::remote::{self, EarlierMount, RemoteArgs, parse_period, parse_tier};
 use crate::cli::common::traces::{self, COLLECTOR_EXAMPLE, parse_collector};
 use crate::cli::common::{lost_writes, mounts};
 use crate::cli::mount::keeper::Keeper;
@@ -157,6 +157,8 @@ struct Begun {
     asking: Option<Asking>,
     /// The process that keeps the mount, if there is one.
     keeper: Option<Keeper>,
+    /// The remote, if it is open.
+    remote: Option<Store>,
 }
 
 /// How long a mount that is asked to end waits for its users to finish.
@@ -421,10 +423,12 @@ impl Args {
             self.transport = TransportChoice::Classic;
         }
         self.remote.refuse_for_store(self.is_remote())?;
-        if self.keep_device && self.is_remote() {
-            return Err(Error::unsupported("--keep-device is for stores, not for mounted remotes"));
-        }
         if self.given_up {
+            if self.remote.follow.is_some() {
+                // The program before has not died of this signal, and neither does this one.
+                let ignored = signal_hook::flag::register(consts::SIGHUP, Arc::default());
+                ignored.map_err(|error| Error::io("waiting for signals", error))?;
+            }
             let Some(bundle) = takeover::wait_for_other()? else { return Ok(Outcome::Succeeded) };
             return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
         }
@@ -600,7 +604,9 @@ impl Args {
     /// Opens the store, with the lock of an earlier daemon if that has handed the mount over.
     fn open_store(&self, bundle: Option<&mut Bundle>) -> Result<Store> {
         if let Some(url) = remote::url(&self.store) {
-            return self.remote.open(url);
+            let said = bundle.map(|bundle| bundle.said()).transpose()?.flatten();
+            let earlier = said.as_deref().map(|said| EarlierMount { said, has_daemon: false });
+            return self.remote.open(url, earlier);
         }
         let access = if self.read_only { Access::Read } else { Access::Write };
         let note =
@@ -629,7 +635,7 @@ impl Args {
 
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
     fn serve(&self, kernel: Vec<String>, begun: Begun) -> Result<Outcome> {
-        let Begun { mut bundle, asking, mut keeper } = begun;
+        let Begun { mut bundle, asking, mut keeper, remote } = begun;
         let is_new = bundle.is_none();
         let stop = Arc::new(AtomicBool::new(false));
         let deaf = |error| Error::io("waiting for signals", error);
@@ -645,7 +651,8 @@ impl Args {
             }
             error
         };
-        let store = Arc::new(self.open_store(bundle.as_mut()).map_err(refused)?);
+        let store = remote.map_or_else(|| self.open_store(bundle.as_mut()), Ok).map_err(refused)?;
+        let store = Arc::new(store);
         if let Some(lost) = left {
             log::warn!("the last mount of the store ended without {lost}");
             store.events().tell(
@@ -673,7 +680,7 @@ impl Args {
             ring_entries: self.ring_entries.map(usize::from),
             owner: ShownOwner { uid: self.uid, gid: self.gid, umask: self.umask.unwrap_or(0) },
             kernel,
-            offer: if self.is_remote() { None } else { Some(self.offer()?) },
+            offer: Some(self.offer(&store)?),
         };
         // Dropped after the mount has ended.
         let exporter = traces::begin(self.traces.as_deref(), &self.store, &self.mountpoint)?;
@@ -732,11 +739,12 @@ impl Args {
     }
 
     /// The arguments with which another program can take the mount over.
-    fn offer(&self) -> Result<HandOver> {
+    fn offer(&self, store: &Store) -> Result<HandOver> {
         let directory = std::env::current_dir().map_err(|error| Error::io("the working directory", error))?;
         let arguments = self.arguments.iter().map(|argument| argument.as_bytes().to_vec()).collect();
         let directory = directory.as_os_str().as_bytes().to_vec();
-        Ok(HandOver { arguments, directory, ..HandOver::default() })
+        let said = store.said().unwrap_or_default().into_bytes();
+        Ok(HandOver { arguments, directory, said, ..HandOver::default() })
     }
 
     /// Detaches from the terminal; prints before that the mount is ready, if `is_told`.

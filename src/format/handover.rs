@@ -13,6 +13,7 @@
 //! | 12 | 4 | CRC32C of the rest |
 //! | 16 | | arguments of the mount: list of texts |
 //! | | | working directory: text |
+//! | | | about the remote that is mounted: text, as in [`NumbersHead`]; empty of a store |
 //! | | | inodes of which the kernel may have old pages: list of u64 |
 //! | | | control files: list of (handle u64, text that was shown) |
 //! | | | files that are written: list of (inode u64, begin of the writes that have not arrived u64, u8: 1 if all bytes are new, 2 if no close has ended the writes) |
@@ -37,13 +38,27 @@
 //! | 48 | 4 | sum of 1: its writes go past the page cache; 2: writes to it may be lost |
 //! | 52 | 8 | 0 |
 //! | 60 | 4 | CRC32C of the bytes before |
+//!
+//! # The numbers of the collections of a remote
+//!
+//! [`NumbersHead`]: `tierfsNU`, version u32, a text about the remote, CRC32C u32 of all of these. Then records, oldest
+//! first, each a text ([`Numbered`]) and the CRC32C of its length and bytes. The file ends where a record is not whole.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 4 | number of the collection; 0 with the kind 3 |
+//! | 1 | kind: 0 its directory is shown, 1 it shows a snapshot from now on, 2 a version, 3 it is not shown any more |
+//! | | tenant: text; name: text |
+//! | 12 | kind 0: user, group and permission bits that the directory is shown with, 3 u32 |
+//! | 48 | kinds 1 and 2: number of the snapshot u64, its digest, a number that its source knows u64 |
 
 use crate::format::checksum;
 use crate::format::cursor::{Reader, Writer};
-use crate::model::{Error, Result};
+use crate::format::snapshot::manifest::{OwnerAndMode, SnapshotName};
+use crate::model::{Error, OwnedCollectionName, Result};
 
 /// The version of everything here. A daemon takes over only from one with the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the record of an open file.
 pub const RECORD_BYTES: usize = 64;
 /// The place of the first record.
@@ -53,6 +68,9 @@ pub const HEAD_BYTES: usize = 24;
 
 const MAGIC: &[u8; 8] = b"tierfsHO";
 const HEAD_MAGIC: &[u8; 8] = b"tierfsOF";
+const NUMBERS_MAGIC: &[u8; 8] = b"tierfsNU";
+/// Bytes of a number of collections before its text, and after it.
+const NUMBERED_EXTRA_BYTES: usize = 8;
 
 /// The state of a mount, beside the descriptors and the records of open files.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -61,6 +79,8 @@ pub struct HandOver {
     pub arguments: Vec<Vec<u8>>,
     /// The directory that relative paths among them begin at.
     pub directory: Vec<u8>,
+    /// A text about the remote that is mounted; empty of a store.
+    pub said: Vec<u8>,
     /// Inodes of which the kernel may have old pages.
     pub stale: Vec<u64>,
     /// The texts of open control files.
@@ -118,6 +138,7 @@ impl HandOver {
         let mut out = Writer::new();
         put_list(&mut out, &self.arguments, |out, text| put_text(out, text));
         put_text(&mut out, &self.directory);
+        put_text(&mut out, &self.said);
         put_list(&mut out, &self.stale, |out, inode| {
             out.u64(*inode);
         });
@@ -161,6 +182,7 @@ impl HandOver {
         let state = HandOver {
             arguments: list(&mut from, text)?,
             directory: text(&mut from)?,
+            said: text(&mut from)?,
             stale: list(&mut from, |from| from.u64())?,
             texts: list(&mut from, |from| Ok(ShownText { handle: from.u64()?, text: text(from)? }))?,
             written: list(&mut from, |from| {
@@ -338,6 +360,122 @@ impl OpenRecord {
     }
 }
 
+/// The head before the numbers of the collections of a remote.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NumbersHead {
+    /// A text about the remote, with which it can be shown before it answers.
+    pub said: String,
+}
+
+impl NumbersHead {
+    /// The bytes of the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.bytes(NUMBERS_MAGIC).u32(VERSION);
+        put_text(&mut out, self.said.as_bytes());
+        let sum = checksum::of(out.as_slice());
+        out.u32(sum);
+        out.into_bytes()
+    }
+
+    /// Reads the head from the first bytes of a file.
+    /// # Errors
+    /// `Unsupported` if another version wrote them, `Corrupt` if they are not the bytes of a head.
+    pub fn decode(from: &mut Reader, bytes: &[u8]) -> Result<NumbersHead> {
+        let wrong = || Error::corrupt("not the numbers of the collections of a mount");
+        if from.array()? != *NUMBERS_MAGIC {
+            return Err(wrong());
+        }
+        check_version(from.u32()?)?;
+        let said = String::from_utf8(text(from)?).map_err(|_| wrong())?;
+        let sum = checksum::of(bytes.get(..from.position()).unwrap_or_default());
+        if from.u32()? == sum { Ok(NumbersHead { said }) } else { Err(wrong()) }
+    }
+}
+
+/// A number that a collection of a remote was given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Numbered {
+    /// The number; 0 for none.
+    pub number: u32,
+    /// The collection.
+    pub place: OwnedCollectionName,
+    /// The meaning of the number.
+    pub of: NumberOf,
+}
+
+/// The meaning of the number of a collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NumberOf {
+    /// Its directory is shown, with this owner and mode, and nobody has opened it.
+    Directory(OwnerAndMode),
+    /// It shows this snapshot, until another number is given.
+    Shown(SnapshotName),
+    /// A snapshot beside the one that it shows.
+    Version(SnapshotName),
+    /// It is not shown any more.
+    Gone,
+}
+
+impl Numbered {
+    /// The bytes of the record.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        let kind = match self.of {
+            NumberOf::Directory(_) => 0,
+            NumberOf::Shown(_) => 1,
+            NumberOf::Version(_) => 2,
+            NumberOf::Gone => 3,
+        };
+        out.u32(self.number).u8(kind);
+        put_text(&mut out, self.place.tenant.as_bytes());
+        put_text(&mut out, self.place.name.as_bytes());
+        match self.of {
+            NumberOf::Directory(OwnerAndMode { uid, gid, mode }) => out.u32(uid).u32(gid).u32(mode),
+            NumberOf::Shown(name) | NumberOf::Version(name) => {
+                out.u64(name.number).bytes(&name.digest).u64(name.more)
+            }
+            NumberOf::Gone => &mut out,
+        };
+        let text = out.into_bytes();
+        let mut out = Writer::with_capacity(text.len() + NUMBERED_EXTRA_BYTES);
+        put_text(&mut out, &text);
+        let sum = checksum::of(out.as_slice());
+        out.u32(sum);
+        out.into_bytes()
+    }
+
+    /// Reads the next record. `None` at the end of the whole ones.
+    pub fn decode(from: &mut Reader, bytes: &[u8]) -> Option<Numbered> {
+        let begin = from.position();
+        let record = text(from).ok()?;
+        let sum = checksum::of(bytes.get(begin..from.position())?);
+        if from.u32().ok()? != sum {
+            return None;
+        }
+        let mut from = Reader::new(&record);
+        let (number, kind) = (from.u32().ok()?, from.u8().ok()?);
+        let label = |from: &mut Reader| String::from_utf8(text(from).ok()?).ok();
+        let (tenant, name) = (label(&mut from)?, label(&mut from)?);
+        let snapshot = |from: &mut Reader| {
+            let (number, digest, more) = (from.u64().ok()?, from.array().ok()?, from.u64().ok()?);
+            Some(SnapshotName { number, digest, more })
+        };
+        let of = match kind {
+            0 => {
+                let (uid, gid, mode) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
+                NumberOf::Directory(OwnerAndMode { uid, gid, mode })
+            }
+            1 => NumberOf::Shown(snapshot(&mut from)?),
+            2 => NumberOf::Version(snapshot(&mut from)?),
+            3 => NumberOf::Gone,
+            _ => return None,
+        };
+        let place = OwnedCollectionName::new(tenant, name);
+        (from.remaining() == 0).then_some(Numbered { number, place, of })
+    }
+}
+
 /// The record of a place whose last handle was this.
 pub fn free(handle: u64) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
@@ -355,16 +493,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        HEAD_BYTES, HandOver, Head, OpenRecord, PhysicalFile, RECORD_BYTES, ReadBy, ShownText, UnnamedFile,
-        VERSION, WrittenFile, free, last_handle,
+        HEAD_BYTES, HandOver, Head, NumberOf, Numbered, NumbersHead, OpenRecord, PhysicalFile, RECORD_BYTES,
+        ReadBy, ShownText, UnnamedFile, VERSION, WrittenFile, free, last_handle,
     };
     use crate::format::checksum;
-    use crate::model::ErrorKind;
+    use crate::format::cursor::Reader;
+    use crate::format::snapshot::manifest::{OwnerAndMode, SnapshotName};
+    use crate::model::{ErrorKind, OwnedCollectionName};
 
     fn state() -> HandOver {
         HandOver {
             arguments: vec![b"--list".to_vec(), b"both".to_vec(), b"/srv/st\xff".to_vec()],
             directory: b"/root".to_vec(),
+            said: b"format = 1\n".to_vec(),
             stale: vec![1, u64::MAX],
             texts: vec![ShownText { handle: 7, text: b"jobs: 0\n".to_vec() }],
             written: vec![WrittenFile { inode: 9, from: 100, is_new: false, is_unclosed: true }],
@@ -431,10 +572,53 @@ mod tests {
         assert!((0..HEAD_BYTES).all(|len| Head::decode(&head.encode()[..len]).is_err()));
     }
 
+    #[test]
+    fn numbers_are_read_as_they_were_written_up_to_the_first_record_that_is_not_whole() {
+        let name = SnapshotName { number: 7, digest: [9; 32], more: u64::MAX };
+        let all = [
+            NumberOf::Directory(OwnerAndMode { uid: 1, gid: 2, mode: 0o755 }),
+            NumberOf::Shown(name),
+            NumberOf::Version(name),
+            NumberOf::Gone,
+        ];
+        let place = OwnedCollectionName::new("acme", "m");
+        let all = (1..).zip(all).map(|(number, of)| Numbered { number, place: place.clone(), of });
+        let all: Vec<Numbered> = all.collect();
+        let head = NumbersHead { said: "uuid = 1\n".to_owned() };
+        let mut bytes = head.encode();
+        let ends: Vec<usize> = all
+            .iter()
+            .map(|one| {
+                bytes.extend(one.encode());
+                bytes.len()
+            })
+            .collect();
+        let read = |bytes: &[u8]| {
+            let mut from = Reader::new(bytes);
+            let head = NumbersHead::decode(&mut from, bytes)?;
+            let found: Vec<_> = std::iter::from_fn(|| Numbered::decode(&mut from, bytes)).collect();
+            Ok::<_, crate::model::Error>((head, found))
+        };
+        assert_eq!(read(&bytes).unwrap(), (head.clone(), all.clone()));
+        for at in 0..bytes.len() {
+            let whole = ends.iter().filter(|end| **end <= at).count();
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            for cut in [&bytes[..at], &changed] {
+                match read(cut) {
+                    Ok(found) => assert_eq!(found, (head.clone(), all[..whole].to_vec()), "byte {at}"),
+                    Err(_) => assert!(at < ends[0], "byte {at}"),
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn bytes_of_a_stranger_are_an_error_and_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(HandOver::decode(&bytes).is_err());
+            prop_assert!(Numbered::decode(&mut Reader::new(&bytes), &bytes).is_none());
+            prop_assert!(NumbersHead::decode(&mut Reader::new(&bytes), &bytes).is_err());
             prop_assert!(Head::decode(&bytes).is_err());
         }
     }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `versions` | earlier states of a collection, kept as differences from later ones |
 //! | `cloning` | collections made of snapshots |
+//! | `shown_numbers` | numbers of a remote's collections that one process leaves to the next |
 //! | `snapshot` | frozen collections as canonical files; a disk that shows snapshots |
 //! | `relocation` | renames and removals of collections and tenants |
 //! | `store`, `read_collections` | the open store, its lock, its tenants; how its collections are opened |
@@ -50,6 +51,7 @@ mod read_collections;
 mod relocation;
 mod repair;
 mod settings;
+mod shown_numbers;
 mod snapshot;
 mod space;
 mod state;
@@ -135,7 +137,7 @@ pub use state::{ROOT, State};
 pub use store::{Refreshed, Store};
 pub use tenant::{Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};
-pub use upstream::{Look, UnopenedCollection};
+pub use upstream::{Look, NoteNumber, NumberBefore, UnopenedCollection};
 pub use version_disk::{number_of as version_number, version_in, version_name};
 pub use version_list::{Version, versions_on};
 pub use versions::Kept;

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::format::handover::Numbered;
 use crate::format::snapshot::manifest::OwnerAndMode;
 use crate::format::snapshot::tenant_list::ListedDirectory;
 use crate::model::{CollectionName, OwnedCollectionName};
@@ -71,6 +72,40 @@ pub trait ShownSnapshots: Send + Sync {
 
     /// Records what a cache keeps, for the next mount.
     fn save_cache(&self);
+
+    /// A text with which another process can show the same before the remote answers.
+    fn said(&self) -> String;
+
+    /// Goes on with the numbers that earlier processes have given to collections, oldest first, and notes further ones.
+    /// Called before any collection is opened.
+    fn go_on_with_numbers(&self, before: Vec<Numbered>, note: Box<NoteNumber>);
+
+    /// The meaning that a number had in an earlier process.
+    fn before(&self, number: u32) -> Option<NumberBefore>;
+
+    /// The snapshot that had a number in an earlier process, while its collection shows another one; `None` if it is not
+    /// there any more.
+    fn former(&self, number: u32) -> io::Result<Option<ShownSnapshot>>;
+
+    /// The numbers of collections that an earlier process has shown with attributes of a list, and these attributes.
+    fn shown_before(&self) -> Vec<(u32, OwnedCollectionName, OwnerAndMode)>;
+
+    /// The tenants of which an earlier process has shown something.
+    fn tenants_before(&self) -> Vec<String>;
+}
+
+/// Notes a number for the next process.
+pub type NoteNumber = dyn Fn(&Numbered) + Send + Sync;
+
+/// The meaning that a number of a collection had in an earlier process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NumberBefore {
+    /// The snapshot of a collection that is shown, or its directory.
+    Present(OwnedCollectionName),
+    /// A snapshot of this collection that is not shown any more.
+    Former(OwnedCollectionName),
+    /// The snapshot of a collection with this number of its own.
+    Version(OwnedCollectionName, u64),
 }
 
 /// The collections that newer snapshots are looked for of.

@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, CWD, SeekFrom, copy_file_range, linkat, seek};
 use rustix::io::Errno;
 
 use support::{
-    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, answer, checked, ended, npy_file, run, scale, text,
-    tierfs, wait_until,
+    Aligned, Mapping, Mounted, Place, Random, SetOnDrop, answer, checked, daemons, ended, kill_daemon,
+    npy_file, replace, run, scale, take_over, text, tierfs, wait_until,
 };
 
 /// How often a daemon is replaced, and killed.
@@ -26,58 +26,6 @@ fn rounds() -> u32 {
 
 const BLOCK: usize = 256 << 10;
 const BLOCKS: usize = 8;
-
-/// The processes of the program that serve a mount, without the one that keeps it.
-fn daemons(mountpoint: &Path) -> Vec<i32> {
-    let shown = mountpoint.to_str().unwrap();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<&str> =
-            line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok()).collect();
-        let has = |word: &str| words.contains(&word);
-        if has("mount") && has("--announce") && has(shown) && !has("--keep-device") {
-            found.push(process);
-        }
-    }
-    found
-}
-
-fn kill(process: i32) {
-    // SAFETY: kill takes two numbers and touches no memory of this process.
-    checked(unsafe { libc::kill(process, libc::SIGKILL) }.into()).unwrap();
-}
-
-fn take_over(mounted: &Mounted) -> support::Answer {
-    let mut command = tierfs();
-    answer(command.args(["mount", "--takeover"]).arg(&mounted.mountpoint))
-}
-
-/// Replaces the daemon, which must succeed.
-fn replace(mounted: &Mounted) {
-    let before = daemons(&mounted.mountpoint);
-    take_over(mounted).ok();
-    wait_until("the end of the former daemon", || {
-        let now = daemons(&mounted.mountpoint);
-        now.len() == 1 && !before.contains(&now[0])
-    });
-}
-
-/// Kills the daemon, and waits until there is another one that answers.
-fn kill_daemon(mounted: &Mounted) {
-    let mut before = daemons(&mounted.mountpoint);
-    // One that was killed in the last round may not be gone.
-    wait_until("one daemon", || {
-        before = daemons(&mounted.mountpoint);
-        before.len() == 1
-    });
-    kill(before[0]);
-    wait_until("another daemon", || {
-        let now = daemons(&mounted.mountpoint);
-        !now.contains(&before[0]) && now.len() == 1
-    });
-}
 
 fn store() -> (Place, Vec<u8>) {
     let place = Place::new();
@@ -506,7 +454,7 @@ fn a_takeover_by_a_program_that_cannot_is_refused_and_the_daemon_goes_on() {
     let socket = socket(&mounted);
     for (hello, said) in [
         (b"tierfsTO\xff\0\0\0".as_slice(), "version 255"),
-        (b"nonsense\x01\0\0\0", ""),
+        (b"nonsense\x02\0\0\0", ""),
         (b"tier", ""),
         (b"", ""),
     ] {
@@ -520,7 +468,7 @@ fn a_takeover_by_a_program_that_cannot_is_refused_and_the_daemon_goes_on() {
     }
     // One that gets the mount, and says why it cannot.
     let mut stream = UnixStream::connect(&socket).unwrap();
-    stream.write_all(b"tierfsTO\x01\0\0\0").unwrap();
+    stream.write_all(b"tierfsTO\x02\0\0\0").unwrap();
     let mut head = [0; 5];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(head[0], 1);

@@ -38,6 +38,7 @@ mod shared_cache;
 mod signed;
 mod snapshots;
 mod sources;
+mod takeover;
 mod through_http;
 mod variants;
 mod views;

@@ -17,6 +17,7 @@ pub mod protobuf;
 mod python;
 mod random;
 mod shell;
+mod takeover;
 mod wait;
 
 pub use acceptor::*;
@@ -34,6 +35,7 @@ pub use process::*;
 pub use python::*;
 pub use random::*;
 pub use shell::*;
+pub use takeover::*;
 pub use wait::*;
 
 use std::path::{Path, PathBuf};

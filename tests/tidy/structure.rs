@@ -54,6 +54,7 @@ const ROOMS: &[(&str, &[(&str, u8)])] = &[
             ("repair", 10),
             ("store", 11),
             ("snapshot", 12),
+            ("shown_numbers", 12),
             ("relocation", 12),
             ("read_collections", 12),
             ("clone_snapshot", 13),

@@ -37,7 +37,7 @@ pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
 
 /// Opens a remote to be read, without a cache.
 pub(in crate::cli) fn open(url: &str) -> Result<Store> {
-    opened(url, None)
+    opened(url, None, None)
 }
 
 /// The name of a variant.
@@ -76,6 +76,16 @@ const NO_CACHE: &str = "none";
 /// A mount whose cache knows the remote begins without it after this time.
 #[cfg(feature = "remote")]
 const AWAY_AFTER: Duration = Duration::from_secs(10);
+
+/// The mount of a remote that another process has made, and that this one goes on with.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "this program opens no remotes"))]
+pub(in crate::cli) struct EarlierMount<'a> {
+    /// The text that it has left about the remote.
+    pub said: &'a str,
+    /// Whether it has a daemon, which can go on. Otherwise this one goes on also if the remote is away or refuses.
+    pub has_daemon: bool,
+}
 
 /// The progress of a mount that follows a remote.
 struct Followed {
@@ -286,18 +296,18 @@ impl RemoteArgs {
         Ok(move || drop(std::io::Write::write(&mut &sender, &[0])))
     }
 
-    /// Opens a remote to be mounted.
-    pub fn open(&self, url: &str) -> Result<Store> {
-        opened(url, Some(self))
+    /// Opens a remote to be mounted. `earlier` is the mount to go on with.
+    pub fn open(&self, url: &str, earlier: Option<EarlierMount<'_>>) -> Result<Store> {
+        opened(url, Some(self), earlier)
     }
 }
 
 #[cfg(feature = "remote")]
-fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
+fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<'_>>) -> Result<Store> {
     use std::collections::HashMap;
 
     use crate::remote::client::Deadlines;
-    use crate::remote::index::collections::{self, Listed};
+    use crate::remote::index::collections::{self, Listed, Shape};
     use crate::remote::place::listing::Listing;
     use crate::remote::place::remote::Remote;
     use crate::remote::place::signatures::Trust;
@@ -313,9 +323,13 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
         deadlines.total = Duration::from_secs(u64::from(seconds));
     }
     let known = mounted.and_then(|options| known_by(options, url));
+    let shape = earlier.and_then(|earlier| Shape::parse(earlier.said));
+    // Programs wait for a mount that has no daemon.
+    let alone = earlier.filter(|earlier| !earlier.has_daemon);
     // A mount with a warm cache does not wait long for a remote that is away.
     let patience = Deadlines { total: deadlines.total.min(AWAY_AFTER), ..deadlines };
-    let source = source::open_within(url, if known.is_some() { patience } else { deadlines })?;
+    let is_brief = known.is_some() || alone.is_some();
+    let source = source::open_within(url, if is_brief { patience } else { deadlines })?;
     let reached = source.may_be_remote().then(|| Remote::open_and_list(source.client().clone()));
     let open = |directory: &Path| {
         let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
@@ -333,9 +347,11 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
     };
     let remote = match (reached, &known) {
         (Some(Ok((remote, listing))), _) => {
-            let cache = opened_cache()?;
-            let remote = if known.is_some() { remote.within(deadlines) } else { remote };
-            Some((remote, listing, cache, false))
+            if earlier.is_some_and(|earlier| earlier.has_daemon && earlier.said != remote.said()) {
+                return Err(Error::unsupported(format!("{url} is another remote by now")));
+            }
+            let remote = if is_brief { remote.within(deadlines) } else { remote };
+            Some((remote, listing, opened_cache()?, false))
         }
         (Some(Err(error)), Some(directory)) if error.kind() == ErrorKind::Io => {
             let cache = open(directory)?;
@@ -345,7 +361,18 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
             let remote = Remote::known(source.client().clone(), &known.said)?.within(deadlines);
             Some((remote, Some(listing), Some(cache), true))
         }
-        (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound => return Err(error),
+        (Some(Err(error)), _)
+            if let Some(earlier) = alone
+                && shape.is_none() =>
+        {
+            log::warn!("{error}; the mount goes on");
+            let cache = opened_cache()?;
+            let known = cache.as_ref().and_then(|cache| cache.known(url));
+            let listing = known.map(|known| Listing::of_known(known.newest()));
+            let remote = Remote::known(source.client().clone(), earlier.said)?.within(deadlines);
+            Some((remote, listing, cache, error.kind() == ErrorKind::Io))
+        }
+        (Some(Err(error)), _) if error.kind() != ErrorKind::NotFound && alone.is_none() => return Err(error),
         (Some(Err(_)) | None, _) => None,
     };
     // The store that has the events is opened last.
@@ -371,12 +398,21 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>) -> Result<Store> {
             let reader = if is_away { reader.while_away() } else { reader };
             let reader = if mounted.is_some() { reader.reading_ahead() } else { reader };
             let published = Published::new(reader, wanted).in_tier(tier).with_listing(listing);
-            published.check_wanted()?;
+            if alone.is_none() {
+                published.check_wanted()?;
+            }
             SnapshotDisk::new(Arc::new(published))
         }
         None => {
-            let source = if known.is_some() { source::open_within(url, deadlines)? } else { source };
-            let shape = collections::shape_of(&*source)?;
+            let shape = match (collections::shape_of(&*source), shape) {
+                (Ok(_), Some(shape)) => shape,
+                (Err(error), Some(shape)) if alone.is_some() => {
+                    log::warn!("{error}; the mount goes on");
+                    shape
+                }
+                (found, _) => found?,
+            };
+            let source = if is_brief { source::open_within(url, deadlines)? } else { source };
             if let Some(options) = mounted {
                 options.refuse_for_source(url)?;
             }
@@ -475,7 +511,7 @@ fn is_remote(_text: &str) -> bool {
 }
 
 #[cfg(not(feature = "remote"))]
-fn opened(url: &str, _mounted: Option<&RemoteArgs>) -> Result<Store> {
+fn opened(url: &str, _mounted: Option<&RemoteArgs>, _earlier: Option<EarlierMount<'_>>) -> Result<Store> {
     let text = format!("{url}: this program was built without remotes");
     Err(Error::new(crate::model::ErrorKind::NotSupported, text))
 }

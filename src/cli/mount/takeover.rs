@@ -11,7 +11,7 @@ use std::process::Command;
 use clap::Parser;
 
 use crate::cli::common::mounts::mount_dead_or_alive;
-use crate::cli::common::remote;
+use crate::cli::common::remote::{self, EarlierMount};
 use crate::cli::mount::keeper::Keeper;
 use crate::cli::mount::{Args, Begun};
 use crate::cli::{Cli, Command as Subcommand, Outcome};
@@ -26,31 +26,35 @@ pub(super) fn take_over(mountpoint: &Path, like: &Args) -> Result<Outcome> {
     let shown = mountpoint.display();
     let none = || Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}"));
     let mounted = mount_dead_or_alive(mountpoint)?.ok_or_else(none)?;
-    if remote::url(&mounted.store).is_some() {
-        let text =
-            format!("{shown} shows a remote, which cannot be taken over: unmount it, then mount it again");
-        return Err(Error::unsupported(text));
-    }
     let goes_on = |error: Error| {
         let text = format!("the mount on {shown} is not taken over, and its daemon goes on: {error}");
         Error::new(error.kind(), text)
     };
     let (asking, offer) = Asking::begin(mounted.connection.0).map_err(goes_on)?;
-    let begun = prepared(&offer, like).and_then(|args| {
+    let begun = prepared(&offer, like).and_then(|prepared| {
         asking.go_on()?;
         let bundle = Bundle::receive(asking.socket())?;
-        Ok((args, bundle))
+        Ok((prepared, bundle))
     });
-    let (mut args, bundle) = begun.map_err(|error| {
+    let (Prepared { args, kernel, remote }, bundle) = begun.map_err(|error| {
         asking.refuse(&error.to_string());
         goes_on(error)
     })?;
-    let kernel = args.take_options();
-    args.serve(kernel, Begun { bundle: Some(bundle), asking: Some(asking), keeper: None }).map_err(goes_on)
+    let begun = Begun { bundle: Some(bundle), asking: Some(asking), remote, ..Begun::default() };
+    args.serve(kernel, begun).map_err(goes_on)
 }
 
-/// The arguments of a mount that is offered, if this program can serve it.
-fn prepared(offer: &HandOver, like: &Args) -> Result<Args> {
+/// A mount that this program can serve.
+struct Prepared {
+    args: Args,
+    /// Its options for the kernel.
+    kernel: Vec<String>,
+    /// Its remote, as it can be read with the credentials of this process.
+    remote: Option<Store>,
+}
+
+/// A mount that is offered, if this program can serve it.
+fn prepared(offer: &HandOver, like: &Args) -> Result<Prepared> {
     std::env::set_current_dir(OsStr::from_bytes(&offer.directory))
         .map_err(|error| Error::io("entering the directory of the daemon", error))?;
     let arguments: Vec<OsString> = offer.arguments.iter().cloned().map(OsString::from_vec).collect();
@@ -65,8 +69,18 @@ fn prepared(offer: &HandOver, like: &Args) -> Result<Args> {
     };
     let mut args = Args { announce: like.announce, foreground: like.foreground, arguments, ..args };
     args.find_places()?;
-    Store::check(&FileDisk::new(&args.store))?;
-    Ok(args)
+    let kernel = args.take_options();
+    let remote = match remote::url(&args.store) {
+        Some(url) => {
+            let said = String::from_utf8_lossy(&offer.said);
+            Some(args.remote.open(url, Some(EarlierMount { said: &said, has_daemon: true }))?)
+        }
+        None => {
+            Store::check(&FileDisk::new(&args.store))?;
+            None
+        }
+    };
+    Ok(Prepared { args, kernel, remote })
 }
 
 /// Runs this program again without threads and without a store, to wait until another one has taken the mount up.

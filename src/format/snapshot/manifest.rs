@@ -91,6 +91,17 @@ pub struct ParentSnapshot {
     pub digest: [u8; 32],
 }
 
+/// Names a snapshot of a collection, and its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct SnapshotName {
+    /// Its number.
+    pub number: u64,
+    /// The digest of its manifest, or of all that a source has listed.
+    pub digest: [u8; 32],
+    /// Bytes of the manifest; 0 of a listing.
+    pub more: u64,
+}
+
 /// The names and attributes of a collection and its tenant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Described {

@@ -176,6 +176,11 @@ impl DeviceThreads {
         true
     }
 
+    /// The requests that are not answered, without those that resting threads have read.
+    pub fn unanswered(&self) -> usize {
+        self.descriptors.iter().map(|descriptor| Arc::strong_count(descriptor).saturating_sub(2)).sum()
+    }
+
     /// Lets the threads go on, with the requests that they have read while they rested.
     pub fn go_on(&self) {
         self.gate.open();
@@ -200,7 +205,8 @@ fn cloned(device: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Answers the reads and writes that wait with EIO. Other requests wait on, also reads past the page cache, for which no page
-/// is kept. The caller alone reads the device.
+/// is kept. The caller alone reads the device. The kernel gives the next daemon the others as if one had read them before: a
+/// change of names among them is EIO then ([`is_resent`](super::notify::is_resent)), although nobody has begun it.
 pub(in crate::fs) fn fail_reads_and_writes(device: &OwnedFd) -> io::Result<()> {
     resend_requests(device)?;
     let (mut buffer, device) = (RequestBuffer::new(), Arc::new(device.try_clone()?));

@@ -20,6 +20,7 @@ use rustix::net::{
 use crate::format::cursor::{Reader, Writer};
 use crate::format::handover::{HandOver, VERSION, check_version};
 use crate::fs::kernel::device::fail_reads_and_writes;
+use crate::fs::state::number_records::NumberRecords;
 use crate::model::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"tierfsFD";
@@ -39,6 +40,8 @@ pub struct Bundle {
     pub state: Option<HandOver>,
     /// The records of the open files.
     pub open_files: OwnedFd,
+    /// The numbers of the collections of a remote.
+    pub numbers: Option<OwnedFd>,
     /// The locked file of the store, if it has one.
     pub lock: Option<OwnedFd>,
     /// The socket of the process that keeps the descriptors, if there is one.
@@ -58,7 +61,7 @@ impl Bundle {
     pub fn send(&self, to: impl AsFd) -> io::Result<()> {
         let state = self.state.as_ref().map(|state| file_with(&state.encode())).transpose()?;
         let state = state.map(OwnedFd::from);
-        let single = [&state, &self.lock, &self.keeper, &self.peer];
+        let single = [&state, &self.lock, &self.keeper, &self.peer, &self.numbers];
         let bits = single.iter().enumerate().map(|(place, one)| u32::from(one.is_some()) << place).sum();
         let mut header = Writer::with_capacity(HEADER_BYTES);
         header
@@ -68,8 +71,13 @@ impl Bundle {
             .u32(self.unnamed.len() as u32)
             .u32(bits);
         let all = state.iter().chain([&self.open_files]).chain(&self.lock).chain(&self.keeper);
-        let all: Vec<BorrowedFd> =
-            all.chain(&self.peer).chain(&self.devices).chain(&self.unnamed).map(OwnedFd::as_fd).collect();
+        let all: Vec<BorrowedFd> = all
+            .chain(&self.peer)
+            .chain(&self.numbers)
+            .chain(&self.devices)
+            .chain(&self.unnamed)
+            .map(OwnedFd::as_fd)
+            .collect();
         let mut bytes = header.as_slice();
         for lot in all.chunks(LOT) {
             send_with(to.as_fd(), bytes, lot)?;
@@ -92,7 +100,7 @@ impl Bundle {
         check_version(read.u32()?)?;
         let (devices, unnamed, bits) = (read.u32()?, read.u32()?, read.u32()?);
         let expected = u64::from(devices) + u64::from(unnamed) + 1 + u64::from(bits.count_ones());
-        if devices == 0 || bits >> 4 != 0 || expected > u64::from(DESCRIPTORS_MAX) {
+        if devices == 0 || bits >> 5 != 0 || expected > u64::from(DESCRIPTORS_MAX) {
             return Err(Error::corrupt("a mount without a device"));
         }
         while (all.len() as u64) < expected {
@@ -110,18 +118,24 @@ impl Bundle {
         let open_files = all.next().ok_or_else(missing)?;
         let mut single =
             |place: u32| (bits >> place & 1 != 0).then(|| all.next().ok_or_else(missing)).transpose();
-        let (lock, keeper, peer) = (single(1)?, single(2)?, single(3)?);
+        let (lock, keeper, peer, numbers) = (single(1)?, single(2)?, single(3)?, single(4)?);
         let devices = all.by_ref().take(devices as usize).collect();
-        Ok(Bundle { state, open_files, lock, keeper, peer, devices, unnamed: all.collect() })
+        Ok(Bundle { state, open_files, numbers, lock, keeper, peer, devices, unnamed: all.collect() })
+    }
+
+    /// The text about its remote; `None` of a store.
+    /// # Errors
+    /// Returns an error if another version has written it.
+    pub fn said(&self) -> Result<Option<String>> {
+        self.numbers.as_ref().map(NumberRecords::said).transpose()
     }
 
     /// Answers the reads and writes that the daemon, which is dying, had not answered: they fail. The kernel may wait for a
     /// page of one before it lets a thread of that daemon end.
     pub fn fail_stuck(&self) {
-        for device in &self.devices {
-            if let Err(error) = fail_reads_and_writes(device) {
-                log::debug!("failing requests of a daemon that is dying: {error}");
-            }
+        // Each descriptor gets the requests of all.
+        if let Some(Err(error)) = self.devices.first().map(fail_reads_and_writes) {
+            log::debug!("failing requests of a daemon that is dying: {error}");
         }
     }
 }
@@ -218,6 +232,7 @@ mod tests {
         let bundle = Bundle {
             state: Some(state.clone()),
             open_files: file("open"),
+            numbers: Some(file("numbers")),
             lock: None,
             keeper: Some(file("keeper")),
             peer: None,
@@ -229,6 +244,7 @@ mod tests {
         assert_eq!((found.state, text(&found.open_files).as_str()), (Some(state), "open"));
         assert!(found.lock.is_none() && found.peer.is_none());
         assert_eq!(text(&found.keeper.unwrap()), "keeper");
+        assert_eq!(text(&found.numbers.unwrap()), "numbers");
         let devices: Vec<String> = found.devices.iter().map(text).collect();
         assert_eq!(devices, (0..300).map(|number| number.to_string()).collect::<Vec<_>>());
         assert_eq!(found.unnamed.iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
@@ -238,8 +254,8 @@ mod tests {
     fn bytes_of_a_stranger_are_an_error() {
         for bytes in [
             [0; 24].as_slice(),
-            b"tierfsFD\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-            b"tierfsFD\x01\0\0\0\xff\0\0\0\0\0\0\0\0\0\0\0",
+            b"tierfsFD\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            b"tierfsFD\x02\0\0\0\xff\0\0\0\0\0\0\0\0\0\0\0",
             b"x",
         ] {
             let (mut to, from) = UnixStream::pair().unwrap();
@@ -249,7 +265,7 @@ mod tests {
         }
         let (to, from) = UnixStream::pair().unwrap();
         let one = file("x");
-        send_with(to.as_fd(), b"tierfsFD\x01\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0", &[one.as_fd()]).unwrap();
+        send_with(to.as_fd(), b"tierfsFD\x02\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0", &[one.as_fd()]).unwrap();
         drop(to);
         Bundle::receive(&from).unwrap_err();
     }

@@ -20,9 +20,11 @@ use crate::fs::mount::handover::{self, Askers, Listening, refuse};
 use crate::fs::mount::waker::Waker;
 use crate::fs::state::earlier::{Before, Earlier};
 use crate::fs::state::handles::{Handle, Handles};
+use crate::fs::state::in_progress;
+use crate::fs::state::number_records::NumberRecords;
 use crate::fs::state::open_records::Records;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::SaveUsage;
+use crate::store::{SaveUsage, Store};
 use crate::vfs::open::OpenFile;
 use crate::vfs::{Ino, Invalidation};
 
@@ -43,6 +45,19 @@ pub(super) struct Left {
     unnamed: Vec<(UnnamedFile, OwnedFd)>,
 }
 
+/// The numbers of the collections of a remote, which this daemon goes on with. `None` of a store.
+pub(super) fn numbers(store: &Store, bundle: Option<&mut Bundle>) -> Result<Option<Arc<NumberRecords>>> {
+    let Some(said) = store.said() else { return Ok(None) };
+    let (records, before) = match bundle.and_then(|bundle| bundle.numbers.take()) {
+        Some(left) => NumberRecords::taken_over(left)?,
+        None => (NumberRecords::new(said).map_err(failed)?, Vec::new()),
+    };
+    let records = Arc::new(records);
+    let noted = records.clone();
+    store.go_on_with_numbers(before, Box::new(move |numbered| noted.note(numbered)));
+    Ok(Some(records))
+}
+
 /// The parts of a mount that an earlier daemon had, and the number of its connection.
 pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Left, u32)> {
     let Bundle { state, open_files, devices, unnamed, .. } = bundle;
@@ -60,8 +75,9 @@ pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Lef
     Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }, head.connection))
 }
 
-/// Listens for programs that take the mount over.
+/// Listens for programs that take the mount of a store over.
 pub(super) fn listen(
+    store: &Arc<Store>,
     session: &Session,
     connection: u32,
     offer: &HandOver,
@@ -77,7 +93,10 @@ pub(super) fn listen(
     if connection == 0 {
         return Err(io::Error::other("the mount is not in the table of mounts"));
     }
-    handover::listen(connection, offer.clone(), askers.clone(), waker.clone())
+    let store = Arc::downgrade(store);
+    // A remote that is away can be read by its cache alone.
+    let prepare = move || store.upgrade().iter().for_each(|store| store.save_cache());
+    handover::listen(connection, offer.clone(), askers.clone(), waker.clone(), prepare)
 }
 
 impl Dispatcher {
@@ -86,6 +105,7 @@ impl Dispatcher {
         self.vfs.takes_over();
         self.passthrough.take_up();
         let mut stale: Vec<Ino> = left.stale.into_iter().map(Ino).collect();
+        let unnamed: Vec<Ino> = left.unnamed.iter().map(|(file, _)| Ino(file.inode)).collect();
         for (file, bytes) in left.unnamed {
             self.vfs.take_up_unnamed(&file, |place, out| {
                 let file = File::from(bytes.try_clone().map_err(failed)?);
@@ -122,7 +142,14 @@ impl Dispatcher {
         self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation { nodes: stale });
         let dispatcher = self.clone();
         let thread = std::thread::Builder::new().name("open-again".to_owned());
-        thread.spawn(move || dispatcher.reopen_all()).map_err(failed)?;
+        thread
+            .spawn(move || {
+                dispatcher.reopen_all();
+                // The kernel may have forgotten them by a request that the daemon before had read. Those that programs have
+                // open stay all the same.
+                unnamed.iter().for_each(|ino| dispatcher.vfs.forget_inode(*ino, 0));
+            })
+            .map_err(failed)?;
         Ok(())
     }
 }
@@ -138,6 +165,7 @@ impl Mount {
         Ok(Bundle {
             state: None,
             open_files: self.dispatcher.handles.records().duplicate()?,
+            numbers: self.numbers.as_ref().map(|numbers| numbers.duplicate()).transpose()?,
             lock: None,
             keeper: None,
             peer: None,
@@ -176,8 +204,11 @@ impl Mount {
         // While requests are answered, so that less is left to do when they wait.
         vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
         self.rest()?;
-        // Those of a daemon before this one, which it has not reached yet.
-        self.dispatcher.reopen_all();
+        // Those of a daemon before this one, which it has not reached yet. Of a remote, the next daemon finds files again.
+        match vfs.store().shows_snapshots() {
+            true => self.dispatcher.reopen_controls(),
+            false => self.dispatcher.reopen_all(),
+        }
         // A request may have made one meanwhile.
         self.refuse_for_jobs()?;
         let peer = asker.try_clone().map_err(failed)?;
@@ -196,7 +227,9 @@ impl Mount {
     /// read yet, so requests are answered between the tries.
     fn rest(&self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
-        while !(self.threads.rest(TRY) && self.dispatcher.invalidator.is_done_within(TRY)) {
+        while !((self.threads.rest(TRY) || self.can_be_left())
+            && self.dispatcher.invalidator.is_done_within(TRY))
+        {
             self.threads.go_on();
             if Instant::now() >= until {
                 let text = format!("requests in progress did not end within {} s", PATIENCE.as_secs());
@@ -205,6 +238,14 @@ impl Mount {
             std::thread::sleep(BETWEEN_TRIES);
         }
         Ok(())
+    }
+
+    /// Whether the requests in progress can be left to the next daemon, which the kernel gives them again. They wait for a
+    /// remote, perhaps for long.
+    fn can_be_left(&self) -> bool {
+        let unanswered = self.threads.unanswered();
+        self.vfs().store().shows_snapshots()
+            && in_progress::all_that_look().is_some_and(|looks| looks >= unanswered)
     }
 
     /// Records all writes, and returns what the next daemon needs. The threads rest.

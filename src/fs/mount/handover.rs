@@ -4,7 +4,7 @@
 //! new program                      old daemon
 //! connects, version ─────────────> checks the user and the version
 //!                   <───────────── arguments of the mount, or why not
-//! could it serve them?
+//! could it serve them? Can it reach the remote?
 //! "go on" ───────────────────────> flushes; lets its threads rest; waits for the answers; flushes
 //!                                  runs itself again, without threads, with the descriptors
 //!                   <───────────── descriptors and state, or why not
@@ -77,12 +77,14 @@ impl Drop for Listening {
     }
 }
 
-/// Listens for programs that take the mount over. `arguments` and the working directory are those of the mount.
+/// Listens for programs that take the mount over. `arguments` and the working directory are those of the mount. `prepare` is
+/// called before each offer.
 pub(super) fn listen(
     connection: u32,
     offer: HandOver,
     askers: Askers,
     waker: Arc<Waker>,
+    prepare: impl Fn() + Send + 'static,
 ) -> io::Result<Listening> {
     let path = socket_path(connection).ok_or_else(|| io::Error::other("XDG_RUNTIME_DIR is not set"))?;
     if let Some(directory) = path.parent() {
@@ -99,7 +101,7 @@ pub(super) fn listen(
     thread.spawn(move || {
         for stream in listener.incoming() {
             let met = stream.map_err(|error| Error::io("a connection", error));
-            match met.and_then(|stream| meet(stream, &offer)) {
+            match met.and_then(|stream| meet(stream, &offer, &prepare)) {
                 Ok(asker) => {
                     askers.0.lock().push(asker);
                     waker.wake();
@@ -112,7 +114,7 @@ pub(super) fn listen(
 }
 
 /// Makes the offer to a program. Returns when the program can take the mount.
-fn meet(mut stream: UnixStream, offer: &HandOver) -> Result<UnixStream> {
+fn meet(mut stream: UnixStream, offer: &HandOver, prepare: &impl Fn()) -> Result<UnixStream> {
     let failed = |error| Error::io("a program that asks for the mount", error);
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -127,7 +129,10 @@ fn meet(mut stream: UnixStream, offer: &HandOver) -> Result<UnixStream> {
         refuse(&stream, &error.to_string());
         return Err(error);
     }
+    prepare();
     say(&stream, AGREED, &offer.encode()).map_err(failed)?;
+    // The program may have to wait for a remote.
+    stream.set_read_timeout(Some(TAKING_MAX)).map_err(failed)?;
     match hear(&stream)? {
         (AGREED, _) => Ok(stream),
         (_, why) => Err(Error::new(ErrorKind::Unsupported, String::from_utf8_lossy(&why).into_owned())),

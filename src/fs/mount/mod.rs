@@ -50,6 +50,7 @@ use crate::fs::state::failure::guarded;
 use crate::fs::state::handles::Handles;
 use crate::fs::state::in_progress;
 use crate::fs::state::invalidate::{InvalidationQueue, Invalidator};
+use crate::fs::state::number_records::NumberRecords;
 use crate::fs::state::open_records::Records;
 use crate::fs::state::times::ShownOwner;
 use crate::model::{Error, Owner, Progress, Result};
@@ -164,6 +165,8 @@ pub struct Mount {
     /// Programs that take the mount over.
     askers: Askers,
     offer: HandOver,
+    /// The numbers of the collections of a remote.
+    numbers: Option<Arc<NumberRecords>>,
     /// The socket by which they ask.
     _listening: Option<Listening>,
 }
@@ -222,7 +225,12 @@ pub fn take_up(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: 
     serve(store, mountpoint, options, Some(bundle))
 }
 
-fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option<Bundle>) -> Result<Mount> {
+fn serve(
+    store: Arc<Store>,
+    mountpoint: &Path,
+    options: &Options,
+    mut bundle: Option<Bundle>,
+) -> Result<Mount> {
     if options.owner != ShownOwner::default() && store.access() == Access::Write {
         let text = "uid, gid and umask change what a read-only mount shows; mount with --read-only";
         return Err(Error::invalid(text));
@@ -249,6 +257,7 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
         opens_itself: options.opens_itself,
     };
     let shown = mountpoint.display().to_string();
+    let numbers = give_up::numbers(&store, bundle.as_mut())?;
     let (session, devices, parts, left, connection) = match bundle {
         None => {
             let session = Session::new(mountpoint, &mounting).map_err(failed)?;
@@ -306,7 +315,7 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
     let jobs = start_jobs(mounted.clone(), dispatcher.invalidator.clone())?;
     let askers = Askers::default();
     let listening = options.offer.as_ref().and_then(|offer| {
-        let listening = give_up::listen(&session, connection, offer, &askers, &waker);
+        let listening = give_up::listen(dispatcher.vfs.store(), &session, connection, offer, &askers, &waker);
         listening.inspect_err(|error| log::info!("no program can take the mount over: {error}")).ok()
     });
     Ok(Mount {
@@ -319,6 +328,7 @@ fn serve(store: Arc<Store>, mountpoint: &Path, options: &Options, bundle: Option
         jobs,
         askers,
         offer: options.offer.clone().unwrap_or_default(),
+        numbers,
         _listening: listening,
     })
 }

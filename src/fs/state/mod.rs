@@ -9,6 +9,7 @@ pub(in crate::fs) mod handles;
 pub(in crate::fs) mod in_progress;
 pub(in crate::fs) mod invalidate;
 pub(in crate::fs) mod names;
+pub(in crate::fs) mod number_records;
 pub(in crate::fs) mod open_records;
 pub(in crate::fs) mod passthrough;
 pub(in crate::fs) mod read_pattern;

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::snapshot::manifest::OwnerAndMode;
+use crate::format::snapshot::keys;
+use crate::format::snapshot::manifest::{Manifest, OwnerAndMode, SnapshotName};
+use crate::format::snapshot::piece_map::Digest;
 use crate::model::{
     CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label,
 };
@@ -64,9 +66,33 @@ pub struct Listed {
 
 /// An index that is shown.
 struct Opened {
-    /// Made of these.
-    listed: Vec<Named>,
+    /// The name of the index of what was listed.
+    index: Digest,
     snapshot: Snapshot,
+}
+
+impl Shape {
+    /// The shape as a text.
+    fn to_text(&self) -> String {
+        match self {
+            Shape::One(one) => {
+                format!("one {} {}", keys::escape_whole(&one.tenant), keys::escape_whole(&one.name))
+            }
+            Shape::Many(tenant) => format!("many {}", keys::escape_whole(tenant)),
+        }
+    }
+
+    /// The shape that a mount had before. `None` if the text is not one of a shape.
+    pub fn parse(text: &str) -> Option<Shape> {
+        match text.split(' ').collect::<Vec<_>>().as_slice() {
+            ["one", tenant, name] => {
+                let (tenant, name) = (keys::unescape_whole(tenant)?, keys::unescape_whole(name)?);
+                Some(Shape::One(OwnedCollectionName::new(tenant, name)))
+            }
+            ["many", tenant] => keys::unescape_whole(tenant).map(Shape::Many),
+            _ => None,
+        }
+    }
 }
 
 /// The id of a source. It names the directory of its cache.
@@ -185,9 +211,12 @@ impl Listed {
             return Ok(None);
         };
         let (listed, left_out) = named(&below, objects);
+        // Another server may have the same URL, and the log has the id.
+        let owner = format!("{:?} {}", self.owner, self.reader.remote().id());
+        let name = name_of(self.source.place(), key.borrowed(), &owner, &listed);
         let mut number = 1;
         if let Some(opened) = self.opened.lock().get(key) {
-            if opened.listed == listed {
+            if opened.index == name {
                 return Ok(Some(opened.snapshot.clone()));
             }
             number = opened.snapshot.manifest.number.saturating_add(1);
@@ -196,35 +225,67 @@ impl Listed {
             let text = format!("{} objects are not shown: {first:?}: {why}", left_out.len());
             self.reader.tell(&key.to_string(), &text);
         }
-        let Index { mut manifest, log, .. } = self.index(key, &listed)?;
-        manifest.number = number;
-        let manifest = Arc::new(manifest);
-        let files = Arc::new(Files::new(&self.reader, &manifest)?.with_log(log));
-        let snapshot = Snapshot { manifest, variant: None, files };
-        self.opened.lock().insert(key.clone(), Opened { listed, snapshot: snapshot.clone() });
+        let snapshot = self.of_index(self.index(key, &name, &listed)?, &name, number)?;
+        self.opened.lock().insert(key.clone(), Opened { index: name, snapshot: snapshot.clone() });
         Ok(Some(snapshot))
     }
 
+    /// The snapshot that an index is, which has this name.
+    fn of_index(&self, index: Index, name: &Digest, number: u64) -> Result<Snapshot> {
+        let Index { mut manifest, log, .. } = index;
+        manifest.number = number;
+        let manifest = Arc::new(manifest);
+        let files = Arc::new(Files::new(&self.reader, &manifest)?.with_log(log));
+        // The digest covers the files and the version of the program that has described them, so all such logs give them the
+        // same numbers.
+        let name = SnapshotName { number, digest: *name, more: 0 };
+        Ok(Snapshot { manifest, variant: None, files, name })
+    }
+
+    /// The index of this name, if the cache has it.
+    fn kept(&self, key: &OwnedCollectionName, name: &Digest) -> Option<Index> {
+        let kept = self.reader.cache()?.kept_whole(Kind::Index, name)?;
+        Index::parse(&kept).inspect_err(|error| log::warn!("{key}: {error}")).ok()
+    }
+
     /// The index of a listing: from the cache, if that has it.
-    fn index(&self, key: &OwnedCollectionName, listed: &[Named]) -> Result<Index> {
-        // Another server may have the same URL, and the log has the id.
-        let owner = format!("{:?} {}", self.owner, self.reader.remote().id());
-        let name = name_of(self.source.place(), key.borrowed(), &owner, listed);
-        let cache = self.reader.cache();
-        if let Some(kept) = cache.and_then(|cache| cache.kept_whole(Kind::Index, &name)) {
-            match Index::parse(&kept) {
-                Ok(index) => return Ok(index),
-                Err(error) => log::warn!("{key}: {error}"),
-            }
+    fn index(&self, key: &OwnedCollectionName, name: &Digest, listed: &[Named]) -> Result<Index> {
+        if let Some(kept) = self.kept(key, name) {
+            return Ok(kept);
         }
         let id = self.reader.remote().id();
         let index = build(&*self.source, key.borrowed(), id, listed, &*self.describe, Reads::Headers)?;
-        if let Some(cache) = cache
-            && let Err(error) = cache.keep(Kind::Index, &name, &index.to_bytes(&name)?)
+        if let Some(cache) = self.reader.cache()
+            && let Err(error) = cache.keep(Kind::Index, name, &index.to_bytes(name)?)
         {
             self.reader.disk_failed(&error);
         }
         Ok(index)
+    }
+
+    /// The snapshot of this name, which was shown before: from the cache, or else if the same is listed now.
+    fn snapshot_again(&self, key: &OwnedCollectionName, name: &SnapshotName) -> Result<Option<Snapshot>> {
+        let kept = self.kept(key, &name.digest);
+        let kept = kept.map(|index| self.of_index(index, &name.digest, name.number)).transpose()?;
+        if let Some(kept) = kept {
+            let mut opened = self.opened.lock();
+            // The next one counts on from the newest.
+            if opened.get(key).is_none_or(|before| before.snapshot.name.number < name.number) {
+                opened.insert(key.clone(), Opened { index: name.digest, snapshot: kept.clone() });
+            }
+            return Ok(Some(kept));
+        }
+        let Some(mut found) = self.snapshot(key)? else { return Ok(None) };
+        if found.name.digest != name.digest {
+            return Ok(None);
+        }
+        // It counts on from the number that it had.
+        found.name.number = name.number;
+        let manifest = Manifest { number: name.number, ..(*found.manifest).clone() };
+        found.manifest = Arc::new(manifest);
+        let opened = Opened { index: name.digest, snapshot: found.clone() };
+        self.opened.lock().insert(key.clone(), opened);
+        Ok(Some(found))
     }
 }
 
@@ -294,6 +355,14 @@ impl Snapshots for Listed {
 
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>> {
         self.snapshot(&OwnedCollectionName::new(tenant, collection)).map_err(to_io)
+    }
+
+    fn again(&self, tenant: &str, collection: &str, name: &SnapshotName) -> io::Result<Option<Snapshot>> {
+        self.snapshot_again(&OwnedCollectionName::new(tenant, collection), name).map_err(to_io)
+    }
+
+    fn said(&self) -> String {
+        self.shape.to_text()
     }
 
     fn tenant_owner(&self, _tenant: &str) -> io::Result<Option<OwnerAndMode>> {

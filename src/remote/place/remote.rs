@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::future::join;
 
 use crate::format::snapshot::keys::{self, KeyName};
-use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest, SnapshotName};
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::remote::client::{Client, Deadlines, ObjectListed, Put, Wanted, runtime};
 use crate::remote::place::listing::{Listing, listing};
@@ -344,4 +344,22 @@ pub struct Found {
     pub digest: [u8; 32],
     /// Its bytes.
     pub bytes: Vec<u8>,
+}
+
+/// A manifest, and the name of its snapshot.
+#[derive(Clone)]
+pub struct NamedManifest {
+    /// The manifest.
+    pub manifest: Arc<Manifest>,
+    /// The name.
+    pub name: SnapshotName,
+}
+
+impl Found {
+    /// The manifest without its bytes.
+    pub fn named(&self) -> NamedManifest {
+        let Found { manifest, digest, bytes } = self;
+        let name = SnapshotName { number: manifest.number, digest: *digest, more: bytes.len() as u64 };
+        NamedManifest { manifest: manifest.clone(), name }
+    }
 }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::Manifest;
 use crate::format::snapshot::tenant_list::{ListedCollection, TenantList};
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::client::runtime;
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::listing::{Listed, Listing, listing};
+use crate::remote::place::remote::NamedManifest;
 use crate::remote::place::tenant_lists::{self, is_of_head, whole_name};
 use crate::remote::read::files::Source;
 use crate::remote::read::listings::{Answer, KEPT, Listings};
@@ -103,36 +103,36 @@ impl CollectionLookup {
     pub fn manifest(
         &self,
         key: &OwnedCollectionName,
-        opened: Option<&Arc<Manifest>>,
-    ) -> Result<Option<Arc<Manifest>>> {
+        opened: Option<NamedManifest>,
+    ) -> Result<Option<NamedManifest>> {
         let at = match self.wanted.get(key) {
             None | Some(At::Newest) => {
-                let known = match opened {
-                    Some(opened) => Known::Opened(opened.number),
+                let known = match &opened {
+                    Some(opened) => Known::Opened(opened.name.number),
                     None => self.known(key),
                 };
                 return Ok(match self.source.search(key.borrowed(), known)? {
                     Newest::None => None,
-                    Newest::Opened => opened.cloned(),
+                    Newest::Opened => opened,
                     Newest::Manifest(manifest) => Some(manifest),
                 });
             }
             Some(at) => at,
         };
         // A digest never names another snapshot.
-        if let (Some(opened), At::Digest(_)) = (opened, at) {
+        if let (Some(opened), At::Digest(_)) = (&opened, at) {
             return Ok(Some(opened.clone()));
         }
         let number = number_of(self.source.remote(), key.borrowed(), at)?;
-        if let Some(opened) = opened.filter(|opened| opened.number == number) {
-            return Ok(Some(opened.clone()));
+        if let Some(opened) = opened.filter(|opened| opened.name.number == number) {
+            return Ok(Some(opened));
         }
         let found = self.source.numbered(&key.tenant, &key.name, number)?;
         if matches!(at, At::Digest(digest) if *digest != found.digest) {
             let text = format!("{}: snapshot {number} of {key} was replaced", self.source.remote().place());
             return Err(Error::corrupt(text));
         }
-        Ok(Some(found.manifest))
+        Ok(Some(found.named()))
     }
 
     /// The manifest of a collection that was listed.
@@ -391,9 +391,9 @@ impl CollectionLookup {
             true => self.source.shown(key.borrowed(), None),
             false => self.manifest(key, None)?,
         };
-        let found = found.filter(|found| !found.is_removal());
+        let found = found.filter(|found| !found.manifest.is_removal());
         let len = self.listed(key).map_or(0, |listed| listed.len);
-        Ok(found.map(|manifest| ListedCollection::of(&manifest, [0; 32], len)))
+        Ok(found.map(|found| ListedCollection::of(&found.manifest, [0; 32], len)))
     }
 }
 

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::Manifest;
+use crate::format::snapshot::manifest::{Manifest, SnapshotName};
 use crate::format::snapshot::tenant_list::ListedCollection;
-use crate::model::{Error, ErrorKind, OwnedCollectionName, Result, StoreId};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::place::at::At;
-use crate::remote::place::listing::Listing;
+use crate::remote::place::listing::{Listed, Listing};
+use crate::remote::place::remote::NamedManifest;
 use crate::remote::read::collection_lookup::CollectionLookup;
 use crate::remote::read::files::{Files, Source};
 use crate::remote::read::pieces::to_io;
@@ -120,21 +121,18 @@ impl Published {
     fn snapshot(&self, tenant: &str, collection: &str) -> Result<Option<Snapshot>> {
         let key = OwnedCollectionName::new(tenant, collection);
         let opened = self.opened.lock().get(&key).cloned();
-        let Some(manifest) = self
-            .lookup
-            .manifest(&key, opened.as_ref().map(|opened| &opened.manifest))?
-            .filter(|found| !found.is_removal())
-        else {
+        let known = opened
+            .as_ref()
+            .map(|opened| NamedManifest { manifest: opened.manifest.clone(), name: opened.name });
+        let found = self.lookup.manifest(&key, known)?.filter(|found| !found.manifest.is_removal());
+        let Some(found) = found else {
             self.opened.lock().remove(&key);
             return Ok(None);
         };
-        if opened.as_ref().is_some_and(|opened| Arc::ptr_eq(&opened.manifest, &manifest)) {
+        if opened.as_ref().is_some_and(|opened| opened.name == found.name) {
             return Ok(opened);
         }
-        let files = Files::new(&self.source, &manifest)?;
-        let files = Arc::new(if self.lookup.is_by_digest(&key) { files.in_whole_pieces() } else { files });
-        let variant = self.variant(&manifest)?;
-        let snapshot = Snapshot { manifest, variant, files };
+        let snapshot = self.of_manifest(&key, found)?;
         self.opened.lock().insert(key, snapshot.clone());
         Ok(Some(snapshot))
     }
@@ -149,6 +147,14 @@ impl Published {
             drop(sender.send((name, found)));
         };
         std::thread::Builder::new().name("collection".to_owned()).spawn(open).map(drop)
+    }
+
+    fn of_manifest(&self, key: &OwnedCollectionName, found: NamedManifest) -> Result<Snapshot> {
+        let NamedManifest { manifest, name } = found;
+        let files = Files::new(&self.source, &manifest)?;
+        let files = Arc::new(if self.lookup.is_by_digest(key) { files.in_whole_pieces() } else { files });
+        let variant = self.variant(&manifest)?;
+        Ok(Snapshot { manifest, variant, files, name })
     }
 
     /// The variant of a snapshot to show.
@@ -219,7 +225,21 @@ impl Snapshots for Published {
         }
         let files = Arc::new(Files::new(&self.source, &found.manifest).map_err(to_io)?);
         let variant = self.variant(&found.manifest).map_err(to_io)?;
-        Ok(Some(Snapshot { manifest: found.manifest, variant, files }))
+        let NamedManifest { manifest, name } = found.named();
+        Ok(Some(Snapshot { manifest, variant, files, name }))
+    }
+
+    fn again(&self, tenant: &str, collection: &str, name: &SnapshotName) -> io::Result<Option<Snapshot>> {
+        let place = CollectionName::new(tenant, collection);
+        let Some(found) = self.source.again(place, name).map_err(to_io)? else { return Ok(None) };
+        let key = place.owned();
+        let snapshot = self.of_manifest(&key, found.named()).map_err(to_io)?;
+        self.opened.lock().entry(key).or_insert_with(|| snapshot.clone());
+        Ok(Some(snapshot))
+    }
+
+    fn said(&self) -> String {
+        self.source.remote().said()
     }
 
     fn last_push(&self) -> Option<Vec<u8>> {

@@ -4,18 +4,17 @@
 //! probably the newest, and for the one after it. Nothing that was listed is taken for the newest before the
 //! remote has said that there is none after it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::join;
 
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::format::snapshot::manifest::{MANIFEST_BYTES_MAX, SnapshotName};
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result};
 use crate::remote::client::{Wanted, runtime};
 use crate::remote::place::at::DIGEST_BYTES;
 use crate::remote::place::listing::{LISTED_MAX, Listed};
-use crate::remote::place::remote::{Found, NUMBER_BYTES_MAX};
+use crate::remote::place::remote::{Found, NUMBER_BYTES_MAX, NamedManifest};
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::cache::remote_notes::ShownManifest;
 use crate::remote::read::files::Source;
@@ -40,7 +39,7 @@ pub enum Newest {
     /// It is the one that is open.
     Opened,
     /// It has this manifest.
-    Manifest(Arc<Manifest>),
+    Manifest(NamedManifest),
 }
 
 impl Source {
@@ -51,7 +50,7 @@ impl Source {
             let found = self.shown(place, None)?;
             let text = format!(
                 "snapshot {} is shown as it was last seen: {}",
-                found.number,
+                found.name.number,
                 error.map_or_else(|| "the remote is away".to_owned(), |error| error.to_string())
             );
             self.tell(&place.to_string(), &text);
@@ -74,12 +73,12 @@ impl Source {
         &self,
         place: CollectionName<'_>,
         number: Option<u64>,
-    ) -> Option<Arc<Manifest>> {
+    ) -> Option<NamedManifest> {
         let cache = self.cache()?;
         let shown = cache.shown(&place.owned(), number)?;
         let bytes = cache.kept(Kind::Manifest, &shown.digest, shown.len)?;
         let found = self.keep(place.tenant, place.name, shown.number, bytes);
-        found.inspect_err(|error| log::warn!("{place}: {error}")).ok().map(|found| found.manifest)
+        found.inspect_err(|error| log::warn!("{place}: {error}")).ok().map(|found| found.named())
     }
 
     /// Tells of a manifest with wrong bytes.
@@ -156,7 +155,7 @@ impl Source {
                 if let Some(bytes) = bytes {
                     let found = self.keep(tenant, collection, number, bytes)?;
                     self.check_newer(CollectionName::new(tenant, collection), number)?;
-                    return Ok(Newest::Manifest(found.manifest));
+                    return Ok(Newest::Manifest(found.named()));
                 }
             } else if was_listed {
                 return Err(self.lacks(tenant, collection, number));
@@ -188,6 +187,25 @@ impl Source {
         match self.numbered_in_remote(tenant, collection, number) {
             Err(error) if error.kind() == ErrorKind::Io => shown().ok_or(error),
             found => found.inspect_err(|error| self.tell_of_wrong(place, error)),
+        }
+    }
+
+    /// The manifest of this name, which was shown before: from the cache, which needs no remote for it, or else from the
+    /// remote. `None` if neither has it any more.
+    pub fn again(&self, place: CollectionName<'_>, name: &SnapshotName) -> Result<Option<Found>> {
+        let CollectionName { tenant, name: collection } = place;
+        let kept = self.cache().and_then(|cache| cache.kept(Kind::Manifest, &name.digest, name.more));
+        let found = match kept {
+            Some(bytes) => self.keep(tenant, collection, name.number, bytes),
+            None => self.numbered(tenant, collection, name.number),
+        };
+        match found {
+            // Another remote may have taken its place.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+                log::warn!("{place}: {error}");
+                Ok(None)
+            }
+            found => Ok(Some(found?).filter(|found| found.digest == name.digest)),
         }
     }
 

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::format::handover::{NumberOf, Numbered};
 use crate::format::log::catalog::Entry;
 use crate::format::log::record::Record;
 use crate::format::log::slot::{RawSlot, SLOT_BYTES};
-use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile};
+use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, OwnerAndMode};
 use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, MODE_BITS, OwnedCollectionName, Owner, Result, StoreId, check_label};
 use crate::store::batch::Batch;
@@ -27,11 +28,14 @@ use crate::store::many_at_once::at_once;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
 use crate::store::settings::Settings;
+use crate::store::snapshot::numbers::{LeftNumber, Numbers};
 use crate::store::snapshot::source::{Snapshot, Snapshots};
 use crate::store::space::files::{PAYLOAD_FILES, payload_name};
 use crate::store::store::{SETTINGS_NAME, Store};
 use crate::store::tenant::{FILE_NAME, TenantEntry};
-use crate::store::upstream::{Look, ShownSnapshot, ShownSnapshots, UnopenedCollection, Upstream};
+use crate::store::upstream::{
+    Look, NoteNumber, NumberBefore, ShownSnapshot, ShownSnapshots, UnopenedCollection, Upstream,
+};
 
 /// Collections of one look at a few.
 const FEW: usize = 64;
@@ -55,10 +59,7 @@ pub struct SnapshotDisk {
 struct Shown {
     /// By tenant and name.
     collections: HashMap<OwnedCollectionName, Arc<NumberedSnapshot>>,
-    /// Numbers of collections whose directories are shown, and which nobody has opened.
-    unopened: HashMap<OwnedCollectionName, u32>,
-    /// The number given last.
-    last: u32,
+    numbers: Numbers,
     /// How often another snapshot was shown of a collection.
     changes: u64,
 }
@@ -105,8 +106,13 @@ impl SnapshotDisk {
     /// Asks the source for the present snapshot of a collection and shows it. Returns whether it differs from
     /// the one before; then the collection has a new number. Open files stay those of the snapshot before.
     pub fn renew(&self, tenant: &str, collection: &str) -> io::Result<bool> {
-        let found = self.source.open(tenant, collection)?;
         let key = OwnedCollectionName::new(tenant, collection);
+        let left = self.shown.lock().numbers.left(&key);
+        // The one that an earlier process has shown is the one before.
+        if left.is_some() && self.left(&key)?.is_none() {
+            return Ok(true);
+        }
+        let found = self.source.open(tenant, collection)?;
         let is_open = self.shown.lock().collections.get(&key).map(|before| before.snapshot.manifest.number);
         if let Some(found) =
             found.as_ref().filter(|found| is_open.is_some_and(|open| open != found.manifest.number))
@@ -117,17 +123,16 @@ impl SnapshotDisk {
         let mut shown = self.shown.lock();
         let before = shown.collections.get(&key).map(|before| before.snapshot.clone());
         let is_same = match (&before, &found) {
-            (Some(before), Some(found)) => {
-                before.manifest == found.manifest && before.variant == found.variant
-            }
+            (Some(before), Some(found)) => before.name == found.name && before.variant == found.variant,
             (None, None) => true,
             _ => false,
         };
         if !is_same {
             shown.collections.remove(&key);
             shown.changes += 1;
-            if let Some(snapshot) = found {
-                shown.show(key, snapshot)?;
+            match found {
+                Some(snapshot) => drop(shown.show(key, snapshot)?),
+                None => shown.numbers.gone(&key),
             }
         }
         Ok(!is_same)
@@ -144,8 +149,8 @@ impl SnapshotDisk {
     fn to_renew(&self, look: Look, last: Option<&OwnedCollectionName>) -> Vec<OwnedCollectionName> {
         let shown: BTreeMap<OwnedCollectionName, u64> = {
             let shown = self.shown.lock();
-            let all = shown.collections.iter();
-            all.map(|(place, shown)| (place.clone(), shown.manifest().number)).collect()
+            let all = shown.collections.iter().map(|(place, shown)| (place, shown.manifest().number));
+            all.chain(shown.numbers.all_left()).map(|(place, number)| (place.clone(), number)).collect()
         };
         match look {
             Look::All => shown.into_keys().collect(),
@@ -180,12 +185,27 @@ impl SnapshotDisk {
         if let Some(found) = self.shown.lock().collections.get(&key) {
             return Ok(found.clone());
         }
+        if let Some(found) = self.left(&key)? {
+            return Ok(found);
+        }
         // Other collections can be opened meanwhile.
         let snapshot = self.source.open(tenant, name)?.ok_or(io::ErrorKind::NotFound)?;
+        self.shown.lock().show_first(key, snapshot)
+    }
+
+    /// Shows the snapshot that an earlier process has shown of a collection. `None` if there was none, or it is not there any
+    /// more.
+    fn left(&self, key: &OwnedCollectionName) -> io::Result<Option<Arc<NumberedSnapshot>>> {
+        let Some(LeftNumber { name, .. }) = self.shown.lock().numbers.left(key) else { return Ok(None) };
+        let found = self.source.again(&key.tenant, &key.name, &name)?;
         let mut shown = self.shown.lock();
-        match shown.collections.get(&key) {
-            Some(found) => Ok(found.clone()),
-            None => shown.show(key, snapshot),
+        match found {
+            Some(snapshot) => shown.show_first(key.clone(), snapshot).map(Some),
+            None => {
+                log::warn!("{key}: snapshot {}, which was shown, is gone", name.number);
+                shown.numbers.lost(key);
+                Ok(None)
+            }
         }
     }
 
@@ -195,9 +215,9 @@ impl SnapshotDisk {
         CollectionName { tenant, name }: CollectionName<'_>,
         shown: Arc<NumberedSnapshot>,
     ) -> SnapshotDisk {
-        let (source, last) = (self.source.clone(), shown.number);
+        let (source, numbers) = (self.source.clone(), Numbers::after(shown.number));
         let collections = HashMap::from([(OwnedCollectionName::new(tenant, name), shown)]);
-        let shown = Mutex::new(Shown { collections, last, ..Shown::default() });
+        let shown = Mutex::new(Shown { collections, numbers, changes: 0 });
         SnapshotDisk { source, shown, renewing: Mutex::default() }
     }
 
@@ -228,13 +248,16 @@ impl SnapshotDisk {
                 let mut first = None;
                 for (name, snapshot) in opened {
                     let key = OwnedCollectionName::new(tenant, name);
-                    let one = match shown.collections.get(&key) {
-                        Some(found) => found.clone(),
-                        None => shown.show(key, snapshot)?,
+                    let owner = snapshot.manifest.collection.tenant_owner;
+                    let left = shown.numbers.left(&key);
+                    let owner = match left.is_some_and(|left| left.name != snapshot.name) {
+                        // An earlier process has shown another one.
+                        true => owner,
+                        false => shown.show_first(key, snapshot)?.manifest().collection.tenant_owner,
                     };
-                    first.get_or_insert(one);
+                    first.get_or_insert(owner);
                 }
-                first.ok_or(io::ErrorKind::NotFound)?.manifest().collection.tenant_owner
+                first.ok_or(io::ErrorKind::NotFound)?
             }
         };
         let entry = TenantEntry {
@@ -248,16 +271,24 @@ impl SnapshotDisk {
 
 impl Shown {
     fn show(&mut self, key: OwnedCollectionName, snapshot: Snapshot) -> io::Result<Arc<NumberedSnapshot>> {
-        let number = self.unopened.remove(&key).unwrap_or_else(|| self.next());
-        let shown = Arc::new(NumberedSnapshot::of(snapshot, number)?);
+        let name = snapshot.name;
+        let mut shown = NumberedSnapshot::of(snapshot, 0)?;
+        shown.number = self.numbers.shown(&key, name);
+        let shown = Arc::new(shown);
         self.collections.insert(key, shown.clone());
         Ok(shown)
     }
 
-    /// A number that no collection has had.
-    fn next(&mut self) -> u32 {
-        self.last = self.last.saturating_add(1);
-        self.last
+    /// Shows a snapshot unless another thread was faster. The one that is shown.
+    fn show_first(
+        &mut self,
+        key: OwnedCollectionName,
+        snapshot: Snapshot,
+    ) -> io::Result<Arc<NumberedSnapshot>> {
+        match self.collections.get(&key) {
+            Some(found) => Ok(found.clone()),
+            None => self.show(key, snapshot),
+        }
     }
 }
 
@@ -388,11 +419,7 @@ impl ShownSnapshots for SnapshotDisk {
 
     fn numbered(&self, place: CollectionName<'_>, number: u64) -> io::Result<Option<ShownSnapshot>> {
         let Some(snapshot) = self.source.numbered(place.tenant, place.name, number)? else { return Ok(None) };
-        let own = {
-            let mut shown = self.shown.lock();
-            shown.last = shown.last.saturating_add(1);
-            shown.last
-        };
+        let own = self.shown.lock().numbers.version(&place.owned(), snapshot.name);
         let shown = Arc::new(NumberedSnapshot::of(snapshot, own)?);
         Ok(Some(Arc::new(self.with_one(place, shown)).shown_snapshot()))
     }
@@ -432,14 +459,11 @@ impl ShownSnapshots for SnapshotDisk {
             let (owner, directory) = (of_manifest.owner, entry.directory);
             return Some(UnopenedCollection { number: found.number, owner, directory });
         }
-        let number = match shown.unopened.get(&key) {
-            Some(number) => *number,
-            None => {
-                let number = shown.next();
-                shown.unopened.insert(key, number);
-                number
-            }
-        };
+        if shown.numbers.left(&key).is_some() {
+            // An earlier process has opened it, so this one does too.
+            return None;
+        }
+        let number = shown.numbers.directory(&key, entry.owner);
         Some(UnopenedCollection { number, owner: entry.owner, directory: entry.directory })
     }
 
@@ -474,6 +498,35 @@ impl ShownSnapshots for SnapshotDisk {
 
     fn save_cache(&self) {
         self.source.save_cache();
+    }
+
+    fn said(&self) -> String {
+        self.source.said()
+    }
+
+    fn go_on_with_numbers(&self, before: Vec<Numbered>, note: Box<NoteNumber>) {
+        self.shown.lock().numbers.go_on(before, note);
+    }
+
+    fn before(&self, number: u32) -> Option<NumberBefore> {
+        let shown = self.shown.lock();
+        shown.numbers.meant(number, |place| shown.collections.get(place).map(|shown| shown.number))
+    }
+
+    fn former(&self, number: u32) -> io::Result<Option<ShownSnapshot>> {
+        let before = self.shown.lock().numbers.before(number).cloned();
+        let Some(Numbered { place, of: NumberOf::Shown(name), .. }) = before else { return Ok(None) };
+        let Some(snapshot) = self.source.again(&place.tenant, &place.name, &name)? else { return Ok(None) };
+        let shown = Arc::new(NumberedSnapshot::of(snapshot, number)?);
+        Ok(Some(Arc::new(self.with_one(place.borrowed(), shown)).shown_snapshot()))
+    }
+
+    fn shown_before(&self) -> Vec<(u32, OwnedCollectionName, OwnerAndMode)> {
+        self.shown.lock().numbers.shown_before()
+    }
+
+    fn tenants_before(&self) -> Vec<String> {
+        self.shown.lock().numbers.tenants()
     }
 }
 
@@ -558,7 +611,7 @@ impl Disk for SnapshotDisk {
         let pieces = shown.collections.values().flat_map(|shown| &shown.manifest().pieces);
         let total: u64 = pieces.map(|piece| u64::from(piece.raw)).sum();
         let files: u64 = shown.collections.values().map(|shown| shown.manifest().files.len() as u64).sum();
-        let unopened = shown.unopened.keys().filter_map(|place| {
+        let unopened = shown.numbers.unopened().filter_map(|place| {
             let entries = self.source.known_entries(&place.tenant)?;
             entries.get(&place.name).map(|entry| (entry.bytes, entry.files))
         });

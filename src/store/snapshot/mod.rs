@@ -26,13 +26,15 @@
 //! source implements `Snapshots` and `SnapshotFiles` (`source.rs`), which list tenants and collections and read the
 //! files of a manifest. The disk makes `tierfs.toml` and the files of tenants, which no snapshot has, and adds a batch
 //! to each log with a number for the collection, since collections of different stores may have the same number.
-//! `ShownSnapshots::still` keeps an open collection on its snapshot when another is shown.
+//! `ShownSnapshots::still` keeps an open collection on its snapshot when another is shown. The next process that serves a
+//! mount goes on with the numbers that were given (`numbers.rs`).
 
 pub(in crate::store) mod canonical;
 pub(in crate::store) mod choice;
 mod clone_reuse;
 pub(in crate::store) mod disk;
 pub(in crate::store) mod freeze;
+mod numbers;
 pub(in crate::store) mod payloads;
 mod shared_pieces;
 pub(in crate::store) mod source;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use crate::format::snapshot::manifest::{Manifest, OwnerAndMode};
+use crate::format::snapshot::manifest::{Manifest, OwnerAndMode, SnapshotName};
 use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Result, StoreId};
 use crate::store::disk::File;
@@ -46,6 +46,14 @@ pub trait Snapshots: Send + Sync {
     fn numbered(&self, _tenant: &str, _collection: &str, _number: u64) -> io::Result<Option<Snapshot>> {
         Ok(None)
     }
+    /// The snapshot of a collection with this name, which was shown before; `None` if it is not there any more.
+    fn again(&self, tenant: &str, collection: &str, name: &SnapshotName) -> io::Result<Option<Snapshot>> {
+        Ok(self.open(tenant, collection)?.filter(|found| found.name == *name))
+    }
+    /// A text about the source, with which another process can show it before the source answers.
+    fn said(&self) -> String {
+        String::new()
+    }
     /// A text that differs after something was pushed; `None` if the source has none, or does not give it.
     fn last_push(&self) -> Option<Vec<u8>> {
         None
@@ -76,6 +84,8 @@ pub struct Snapshot {
     pub variant: Option<String>,
     /// Its files.
     pub files: Arc<dyn SnapshotFiles>,
+    /// Its name.
+    pub name: SnapshotName,
 }
 
 /// The files of a snapshot. Each is named by its index in [`Manifest::files`]. Bytes in no extent are

@@ -12,7 +12,7 @@ use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, OwnedCollectionNam
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
-use crate::store::{Node, ROOT, State};
+use crate::store::{Node, NumberBefore, ROOT, State};
 use crate::store::{version_in, version_name, version_number};
 use crate::vfs::form::PinnedForms;
 use crate::vfs::open::{OpenFile, OpenFiles};
@@ -464,7 +464,60 @@ impl Vfs {
 
     /// Goes on with a mount of another daemon: inode numbers that were never looked up here may be known to the kernel.
     pub fn takes_over(&self) {
-        *self.looked_up.takes_over.lock() = true;
+        if !self.store.shows_snapshots() {
+            *self.looked_up.takes_over.lock() = true;
+            return;
+        }
+        for (number, OwnedCollectionName { tenant, name }, shown) in self.store.shown_before() {
+            let known = KnownCollection {
+                tenant,
+                name,
+                collection: Weak::new(),
+                kept: None,
+                of: None,
+                shown: Some(shown),
+            };
+            self.looked_up.collections.write().insert(number, known);
+        }
+        // The remote may be away.
+        let tenants = self.store.tenants_before().into_iter();
+        let tenants = tenants.map(|tenant| (Ino::tenant_hash(&tenant), tenant));
+        self.looked_up.tenants.write().extend(tenants);
+    }
+
+    /// Looks the collection of a remote up that had a number in an earlier daemon.
+    fn look_up_before(&self, number: u32) -> Result<()> {
+        let found = match self.store.number_before(number) {
+            None => return Ok(()),
+            Some(NumberBefore::Present(of)) => self.collection_named(&of.tenant, &of.name).map(drop),
+            Some(NumberBefore::Version(of, version)) => {
+                self.collection_named(&of.tenant, &version_name(&of.name, version)).map(drop)
+            }
+            Some(NumberBefore::Former(of)) => self.look_former_up(of, number),
+        };
+        match found {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            found => found,
+        }
+    }
+
+    /// The same of one that shows another snapshot by now.
+    fn look_former_up(&self, place: OwnedCollectionName, number: u32) -> Result<()> {
+        let Some(former) = self.store.former(&place, number)? else { return Ok(()) };
+        let known = KnownCollection {
+            tenant: place.tenant,
+            name: place.name,
+            collection: Arc::downgrade(&former),
+            kept: Some(former),
+            of: None,
+            shown: None,
+        };
+        let mut collections = self.looked_up.collections.write();
+        // Another thread may have been faster.
+        if collections.get(&number).is_none_or(|known| known.kept.is_none()) {
+            collections.insert(number, known);
+        }
+        Ok(())
     }
 
     /// Looks collections up until one has a number, if that was not done since the mount was taken over: all of them, then
@@ -528,8 +581,12 @@ impl Vfs {
 
     /// The collection with a number that was looked up before, opened again if it was closed.
     pub(super) fn numbered(&self, number: u32) -> Result<Option<Arc<Collection>>> {
-        if !self.looked_up.collections.read().contains_key(&number) {
-            self.look_all_up(number)?;
+        let is_kept = |known: &KnownCollection| known.kept.is_some() || !self.store.shows_snapshots();
+        if !self.looked_up.collections.read().get(&number).is_some_and(is_kept) {
+            match self.store.shows_snapshots() {
+                true => self.look_up_before(number)?,
+                false => self.look_all_up(number)?,
+            }
         }
         let (mut tenant, mut name, of) = {
             let collections = self.looked_up.collections.read();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tierfs::format::snapshot::keys::PieceName;
 use tierfs::format::snapshot::manifest::{
     Described, FileExtent, FileKind, Manifest, ManifestFile, Needed, OwnerAndMode, PIECES_MAX, Piece,
-    PieceEncoding, Variant,
+    PieceEncoding, SnapshotName, Variant,
 };
 use tierfs::format::snapshot::pieces::pieces;
 use tierfs::format::zstandard;
@@ -258,7 +258,9 @@ impl Snapshots for Remote {
         let Some(bytes) = all.and_then(|all| all.last()) else { return Ok(None) };
         let manifest = Arc::new(Manifest::parse(bytes).map_err(|error| io::Error::other(error.to_string()))?);
         let files = Arc::new(Files { remote: self.clone(), manifest: manifest.clone() });
-        Ok(Some(Snapshot { manifest, variant: None, files }))
+        let digest = tierfs::format::snapshot::manifest::digest(bytes).unwrap();
+        let name = SnapshotName { number: manifest.number, digest, more: bytes.len() as u64 };
+        Ok(Some(Snapshot { manifest, variant: None, files, name }))
     }
 }
 
