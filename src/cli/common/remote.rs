@@ -347,9 +347,6 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
     };
     let remote = match (reached, &known) {
         (Some(Ok((remote, listing))), _) => {
-            if earlier.is_some_and(|earlier| earlier.has_daemon && earlier.said != remote.said()) {
-                return Err(Error::unsupported(format!("{url} is another remote by now")));
-            }
             let remote = if is_brief { remote.within(deadlines) } else { remote };
             Some((remote, listing, opened_cache()?, false))
         }
@@ -426,6 +423,10 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
         }
     };
     let store = Arc::new(disk).open_store()?;
+    let is_other = |earlier: EarlierMount<'_>| store.said().as_deref() != Some(earlier.said);
+    if earlier.is_some_and(|earlier| earlier.has_daemon && is_other(earlier)) {
+        return Err(Error::unsupported(format!("{url} is another remote by now")));
+    }
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());
     }
