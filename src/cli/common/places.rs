@@ -5,7 +5,7 @@
 //! the store and a name in it.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use clap::ArgAction;
 
@@ -50,7 +50,9 @@ pub(in crate::cli) fn below_store(path: &Path) -> Option<(PathBuf, PathBuf)> {
     }
     let real = resolved(path).ok()?;
     let store = real.ancestors().skip(1).find(|above| Store::exists(&FileDisk::new(above)))?;
-    Some((store.to_owned(), real.strip_prefix(store).ok()?.to_owned()))
+    let below = real.strip_prefix(store).ok()?;
+    let is_below = below.components().all(|part| matches!(part, Component::Normal(_)));
+    is_below.then(|| (store.to_owned(), below.to_owned()))
 }
 
 /// The words of the command line, with STORE and a name in place of a path in a mount.
