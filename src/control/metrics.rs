@@ -1,7 +1,7 @@
 //! Counters and totals as OpenMetrics text, version 1.0.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,13 @@ use crate::control::measure::Tally;
 use crate::control::process::Usage;
 use crate::control::totals::{Share, Totals};
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::{Limits, Traffic, Use};
+use crate::store::{CollectionTraffic, Limits, Traffic, Use};
+
+/// Collections with series of their own, those with the most bytes. All others together are one more: monitoring stores
+/// each series, and a remote decides how many collections it has.
+const NAMED_MAX: usize = 100;
+/// The label of all other collections. The name of a collection has a slash.
+const OTHERS: &str = "others";
 
 /// The media type of the text.
 #[cfg(feature = "mount")]
@@ -44,10 +50,15 @@ pub(super) fn text(mounted: &Mounted, user: u32) -> Result<String> {
     let healed = mounted.vfs.engine().healed();
     families.counter("tierfs_healed", "damaged blocks that were healed", healed);
     families.of_store(&totals);
-    families.of_collections(&totals.visible_shares(mounted, user).collect::<Vec<_>>());
+    let shares: Vec<&Share> = totals.visible_shares(mounted, user).collect();
+    families.of_collections(&shares);
     families.of_quotas(mounted, user)?;
     if let Some(traffic) = mounted.store().traffic() {
         families.of_remote(&traffic);
+        let visible: HashSet<&str> = shares.iter().map(|share| share.path.as_str()).collect();
+        families.of_remote_collections(&traffic.collections, |path| {
+            mounted.is_run_by(user) || visible.contains(path)
+        });
     }
     families.of_jobs(mounted.jobs.states());
     families.of_process(Usage::now());
@@ -182,6 +193,11 @@ impl Families {
         let longest = totals.chains.iter().copied().max().unwrap_or(0);
         self.gauge("tierfs_tenants", "tenants", totals.tenants as f64);
         self.gauge("tierfs_collections", "collections that can be opened", totals.collections as f64);
+        self.gauge(
+            "tierfs_unopened_collections",
+            "collections of a remote that are not open, and that other totals leave out",
+            totals.unopened as f64,
+        );
         self.gauge("tierfs_files", "files", totals.files as f64);
         self.gauge("tierfs_problems", "problems listed in /.ctl/status", totals.problems.len() as f64);
         self.gauge(
@@ -209,12 +225,23 @@ impl Families {
     }
 
     fn of_collections(&mut self, shares: &[&Share]) {
-        let labels = |share: &Share| vec![("collection", share.path.clone())];
+        let mut by_bytes = shares.to_vec();
+        by_bytes.sort_by(|one, other| (other.logical(), &one.path).cmp(&(one.logical(), &other.path)));
+        let (named, others) = by_bytes.split_at(by_bytes.len().min(NAMED_MAX));
+        let labels = |name: &str| vec![("collection", name.to_owned())];
         let counts = |value: fn(&Share) -> u64| {
-            shares.iter().map(|share| (labels(share), Value::Gauge(value(share) as f64))).collect()
+            let sample = |name: &str, count: u64| (labels(name), Value::Gauge(count as f64));
+            let sum = || sample(OTHERS, others.iter().map(|share| value(share)).sum());
+            let each = named.iter().map(|share| sample(&share.path, value(share)));
+            each.chain((!others.is_empty()).then(sum)).collect()
         };
+        let mut tiers_of_others: BTreeMap<Tier, Tally> = BTreeMap::new();
+        for (tier, tally) in others.iter().flat_map(|share| &share.tiers) {
+            tiers_of_others.entry(*tier).or_default().add(*tally);
+        }
         let of_tiers = |value: fn(&Tally) -> u64| {
-            shares.iter().flat_map(|share| tier_samples(&labels(share), &share.tiers, value)).collect()
+            let each = named.iter().flat_map(|share| tier_samples(&labels(&share.path), &share.tiers, value));
+            each.chain(tier_samples(&labels(OTHERS), &tiers_of_others, value)).collect()
         };
         self.add(
             "tierfs_collection_files",
@@ -299,6 +326,62 @@ impl Families {
         counter("tierfs_remote_retries", "repetitions of failed requests", traffic.retries);
         counter("tierfs_remote_hedges", "second requests beside slow ones", traffic.hedges);
         counter("tierfs_remote_failures", "requests that were given up", traffic.failures);
+    }
+
+    /// The traffic of the collections that `is_shown` names, and of all that have no counts of their own.
+    fn of_remote_collections(&mut self, traffic: &[CollectionTraffic], is_shown: impl Fn(&str) -> bool) {
+        let mut rows = Vec::new();
+        for row in traffic {
+            match &row.collection {
+                None => rows.push((OTHERS.to_owned(), row)),
+                Some(collection) => {
+                    let path = collection.to_string();
+                    if is_shown(&path) {
+                        rows.push((path, row));
+                    }
+                }
+            }
+        }
+        let label = |path: &String| vec![("collection", path.clone())];
+        let mut counter = |name, help, value: fn(&CollectionTraffic) -> u64| {
+            let samples = rows.iter().map(|(path, row)| (label(path), Value::Counter(value(row))));
+            self.add(name, help, MetricType::Counter, samples.collect());
+        };
+        counter(
+            "tierfs_collection_remote_cache_hits",
+            "reads of a collection that found their bytes in the cache of a remote",
+            |row| row.cache_hits,
+        );
+        counter(
+            "tierfs_collection_remote_cache_misses",
+            "reads of a collection that waited for a remote",
+            |row| row.cache_misses,
+        );
+        counter(
+            "tierfs_collection_remote_received_bytes",
+            "bytes of a collection's pieces received from a remote",
+            |row| row.received_bytes,
+        );
+        counter(
+            "tierfs_collection_remote_requests",
+            "requests for a collection's pieces and parts of them, without repetitions",
+            |row| row.requests,
+        );
+        counter("tierfs_collection_remote_failures", "such requests that were given up", |row| row.failures);
+        let shown = rows.iter().filter(|(_, row)| row.snapshot > 0);
+        let (numbers, times) = shown
+            .map(|(path, row)| {
+                let number = (label(path), Value::Gauge(row.snapshot as f64));
+                (number, (label(path), Value::Gauge(row.created_at as f64 / 1e9)))
+            })
+            .unzip();
+        let mut gauge = |name, help, samples| self.add(name, help, MetricType::Gauge, samples);
+        gauge("tierfs_collection_snapshot", "number of the snapshot that is shown of a collection", numbers);
+        gauge(
+            "tierfs_collection_snapshot_created_seconds",
+            "time at which that snapshot was pushed, in seconds since 1970",
+            times,
+        );
     }
 
     fn of_jobs(&mut self, [waiting, running]: [u64; 2]) {

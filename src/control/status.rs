@@ -24,7 +24,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     };
     Ok(format!(
         "store        {}\nuuid         {}\nmounted at   {}\ntransport    {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\ndecoded      {}\n{}\n{}{}",
+         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\ndecoded      {}\n{}\n{}{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
@@ -38,8 +38,17 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         decoded(&mounted.counters),
         store.traffic().map_or_else(String::new, |traffic| shown(&traffic)),
         totals.table(),
+        left_out(&totals),
         totals.problems(context)
     ))
+}
+
+/// The collections that the table leaves out.
+fn left_out(totals: &Totals) -> String {
+    match totals.unopened {
+        0 => String::new(),
+        count => format!("{count} more collections are not open, and not in these numbers\n"),
+    }
 }
 
 /// The decoded copies of files.
@@ -75,12 +84,13 @@ fn shared(store: &Store, totals: &Totals) -> u64 {
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let (tenant, totals) = totals_of_tenant(context)?;
     Ok(format!(
-        "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\n\n{}{}",
+        "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\n\n{}{}{}",
         totals.collections,
         totals.files,
         totals.pinned,
         shared(context.mounted.store(), &totals),
         totals.table(),
+        left_out(&totals),
         totals.problems(context)
     ))
 }
@@ -138,6 +148,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "uptime_seconds": mounted.since.elapsed().as_secs(),
         "tenants": totals.tenants,
         "collections": totals.collections,
+        "unopened_collections": totals.unopened,
         "files": totals.files,
         "log_bytes": totals.log_bytes,
         "pinned_bytes": totals.pinned,

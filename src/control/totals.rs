@@ -1,6 +1,6 @@
 //! Totals of a store, tenant or collection: files, bytes by tier, problems.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::control::context::{Context, Mounted};
 use crate::control::measure::{Tally, tally};
@@ -11,12 +11,18 @@ use crate::store::{Collection, Store, Unreadable};
 
 /// Most files with corrupt blocks of a collection that are named.
 const UNREADABLE_MAX: usize = 100;
+/// The collections of a remote that are opened for its totals, the first ones that it lists: a remote decides how many it has.
+const OPENED_MAX: u64 = 100;
 
 /// Totals of a store, tenant or collection.
 #[derive(Default)]
 pub(super) struct Totals {
     pub tenants: u64,
     pub collections: u64,
+    /// Collections of a remote that are not open, and that the other numbers leave out.
+    pub unopened: u64,
+    /// Collections of a remote that were listed.
+    listed: u64,
     pub files: u64,
     /// Bytes of the logs, as of opening each collection.
     pub log_bytes: u64,
@@ -85,6 +91,13 @@ pub(super) struct Share {
     pub tiers: BTreeMap<Tier, Tally>,
 }
 
+impl Share {
+    /// The bytes that its files read as.
+    pub fn logical(&self) -> u64 {
+        self.tiers.values().map(|tally| tally.logical).sum()
+    }
+}
+
 impl Totals {
     /// The totals of a store.
     pub fn of(store: &Store) -> Result<Totals> {
@@ -97,11 +110,21 @@ impl Totals {
 
     pub fn add_tenant(&mut self, store: &Store, tenant: &str) -> Result<()> {
         self.tenants += 1;
+        let (is_remote, open) = (store.shows_snapshots(), store.open_collections());
+        let of_tenant = open.iter().filter(|collection| collection.tenant() == tenant);
+        let open: HashSet<String> = of_tenant.map(|collection| collection.name().to_owned()).collect();
+        let mut names = store.collections(tenant)?;
+        names.retain(|name| {
+            self.listed += u64::from(is_remote);
+            let is_left_out = self.listed > OPENED_MAX && !open.contains(name);
+            self.unopened += u64::from(is_left_out);
+            !is_left_out
+        });
         let found = |name: &str| match store.closed_summary::<Counted>(tenant, name) {
             Some(counted) => Ok(Err(counted)),
             None => store.collection(tenant, name).map(Ok),
         };
-        for (_, found) in store.each(store.collections(tenant)?, found) {
+        for (_, found) in store.each(names, found) {
             match found {
                 // Such a collection has no problems.
                 Ok(Err(counted)) => self.count(&counted, 0),

@@ -77,7 +77,7 @@ pub use collection::place::PlaceOfObject;
 pub use collection::state_lock::StateGuard;
 pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
-pub use disk::remote::{RemoteError, Traffic};
+pub use disk::remote::{CollectionTraffic, RemoteError, Traffic};
 pub use events::{Event, EventKind, Events, Step};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};

@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod foreseen;
 mod metrics;
+mod remotes;
 mod report;
 mod settings;
 mod tags;

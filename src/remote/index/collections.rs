@@ -226,6 +226,7 @@ impl Listed {
             self.reader.tell(&key.to_string(), &text);
         }
         let snapshot = self.of_index(self.index(key, &name, &listed)?, &name, number)?;
+        self.reader.shows(&snapshot.manifest);
         self.opened.lock().insert(key.clone(), Opened { index: name, snapshot: snapshot.clone() });
         Ok(Some(snapshot))
     }

@@ -20,6 +20,7 @@ use crate::remote::read::cache::Cache;
 use crate::remote::read::cache::blob::{Blob, DiskNews, Fetching};
 use crate::remote::read::cache::object_cache::Kind;
 use crate::remote::read::cache::turns::Turn;
+use crate::remote::read::counts::Counts;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
@@ -60,10 +61,7 @@ pub struct Source {
     /// Whether the mount began without the remote, which has not answered since.
     away: AtomicBool,
     elsewhere: Elsewhere,
-    /// Reads that found their bytes in the cache.
-    hits: AtomicU64,
-    /// Reads that waited for the remote.
-    misses: AtomicU64,
+    counts: Counts,
 }
 
 impl Source {
@@ -87,8 +85,7 @@ impl Source {
             trust: None,
             away: AtomicBool::new(false),
             elsewhere: Elsewhere::default(),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            counts: Counts::default(),
         }
     }
 
@@ -149,10 +146,12 @@ impl Source {
     /// Counts of the traffic with the remote and its mirrors.
     pub fn traffic(&self) -> Traffic {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let collections = self.counts.shown();
         let mut traffic = Traffic {
             cached_bytes: self.cache.as_ref().map_or(0, Cache::stored),
-            cache_hits: count(&self.hits),
-            cache_misses: count(&self.misses),
+            cache_hits: collections.iter().map(|of| of.cache_hits).sum(),
+            cache_misses: collections.iter().map(|of| of.cache_misses).sum(),
+            collections,
             ..Traffic::default()
         };
         for client in self.mirrors.clients().chain(&self.elsewhere.clients()) {
@@ -181,10 +180,9 @@ impl Source {
         self.told.answered(self.remote.place());
     }
 
-    /// Counts a read.
-    fn was_read(&self, is_hit: bool) {
-        let counter = if is_hit { &self.hits } else { &self.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
+    /// A snapshot is the one that is shown of its collection.
+    pub(in crate::remote) fn shows(&self, manifest: &Manifest) {
+        self.counts.show(manifest);
     }
 
     /// The disk of the cache did not take bytes.
@@ -281,12 +279,9 @@ impl Files {
     /// The files of a snapshot. `Forbidden` if pieces lie where this remote must not lead.
     pub fn new(source: &Arc<Source>, manifest: &Arc<Manifest>) -> Result<Files> {
         let layouts = manifest.files.iter().map(|_| OnceLock::new()).collect();
-        let mirrors = source.mirrors.with_referred(source.elsewhere.referred(
-            manifest,
-            &source.remote,
-            source.trust.is_some(),
-        )?);
         let in_whole_pieces = source.trust.is_some();
+        let referred = source.elsewhere.referred(manifest, &source.remote, in_whole_pieces)?;
+        let mirrors = source.mirrors.of_snapshot(referred, source.counts.of(manifest));
         Ok(Files {
             source: source.clone(),
             manifest: manifest.clone(),
@@ -690,7 +685,7 @@ impl Files {
     fn requested(&self, piece: &Piece, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
         let at = self.mirrors.first_place(piece);
         let ((key, wanted), mut bytes) = (at.asked_part(piece, range), Vec::new());
-        let fetched = at.client().fetch(&key, wanted, Class::Demand, |chunk| {
+        let fetched = self.mirrors.fetch(at, &key, wanted, Class::Demand, |chunk| {
             bytes.extend_from_slice(&chunk);
             Ok(())
         });
@@ -727,12 +722,12 @@ impl SnapshotFiles for Files {
             && bytes.len() == buffer.len()
         {
             buffer.copy_from_slice(&bytes);
-            self.source.was_read(false);
+            self.mirrors.counted().was_read(false);
             return Ok(());
         }
         let mut kept = Vec::new();
         file.parts.note_read(&(offset..end));
-        self.source.was_read(places.iter().all(|place| blob.has(*place)));
+        self.mirrors.counted().was_read(places.iter().all(|place| blob.has(*place)));
         for place in places {
             file.parts.note_whole(place);
             self.read_ahead(file, &blob, place);
@@ -762,7 +757,7 @@ impl SnapshotFiles for Files {
         if read > 0 {
             let places = file.layout.pieces_in(offset, read as u64);
             places.into_iter().for_each(|place| file.parts.note_whole(place));
-            self.source.was_read(true);
+            self.mirrors.counted().was_read(true);
         }
         Ok(read)
     }

@@ -4,18 +4,22 @@
 //! it, since their names tell whether they are right. Any error of a mirror leads to the next one, and at last
 //! to the remote.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::Piece;
 use crate::model::Result;
 use crate::remote::client::failure::Failure;
+use crate::remote::client::window::Class;
 use crate::remote::client::{Client, Deadlines, Wanted};
+use crate::remote::read::counts::Counted;
 use crate::remote::read::references::Referred;
 
 /// A mirror that fails is not asked for this long.
@@ -38,6 +42,8 @@ pub struct Mirrors {
     mirrors: Arc<Vec<Mirror>>,
     /// Pieces that lie elsewhere.
     referred: Option<Arc<Referred>>,
+    /// Of the collection that pieces are fetched for.
+    counted: Arc<Counted>,
 }
 
 /// A mirror of the remote.
@@ -59,7 +65,7 @@ impl Mirror {
 impl Mirrors {
     /// A remote without mirrors.
     pub fn of(origin: &Client) -> Mirrors {
-        Mirrors { origin: origin.clone(), mirrors: Arc::default(), referred: None }
+        Mirrors { origin: origin.clone(), mirrors: Arc::default(), referred: None, counted: Arc::default() }
     }
 
     /// The same, with these mirrors, which are asked in this order.
@@ -68,9 +74,47 @@ impl Mirrors {
         Mirrors { mirrors: Arc::new(mirrors.into_iter().map(mirror).collect()), ..self }
     }
 
-    /// The same for a snapshot with pieces that lie elsewhere.
-    pub(in crate::remote) fn with_referred(&self, referred: Option<Referred>) -> Mirrors {
-        Mirrors { referred: referred.map(Arc::new), ..self.clone() }
+    /// The same for the collection of a snapshot, perhaps with pieces that lie elsewhere.
+    pub(in crate::remote) fn of_snapshot(
+        &self,
+        referred: Option<Referred>,
+        counted: Arc<Counted>,
+    ) -> Mirrors {
+        Mirrors { referred: referred.map(Arc::new), counted, ..self.clone() }
+    }
+
+    /// The counts of the collection that pieces are fetched for.
+    pub fn counted(&self) -> &Counted {
+        &self.counted
+    }
+
+    /// A piece that came from a place has other bytes than its name says.
+    pub(in crate::remote) fn was_wrong(&self, place: Place<'_>, piece: &Piece) {
+        place.was_wrong(piece);
+        self.counted.failed(&Failure::WrongBytes);
+    }
+
+    /// [`Client::fetch`] at one of its places, counted.
+    pub(in crate::remote) async fn fetch(
+        &self,
+        place: Place<'_>,
+        key: &str,
+        wanted: Wanted,
+        class: Class,
+        mut sink: impl FnMut(Bytes) -> io::Result<()> + Send,
+    ) -> std::result::Result<(), Failure> {
+        self.counted.was_asked();
+        let counting = |chunk: Bytes| {
+            self.counted.came(chunk.len());
+            sink(chunk)
+        };
+        let done = place.client().fetch(key, wanted, class, counting).await;
+        done.inspect_err(|failure| {
+            // A mirror need not have all pieces.
+            if !matches!((place, failure), (Place::Mirror(_), Failure::NotFound)) {
+                self.counted.failed(failure);
+            }
+        })
     }
 
     /// Where a piece lies, if that is elsewhere.
@@ -154,8 +198,7 @@ impl Place<'_> {
         is_unread || *digest == piece.name.digest
     }
 
-    /// The piece had other bytes than its name says.
-    pub fn was_wrong(&self, piece: &Piece) {
+    fn was_wrong(&self, piece: &Piece) {
         let (key, _) = self.asked(piece);
         let place = self.client().place();
         self.client().counts().failures.fetch_add(1, Ordering::Relaxed);

@@ -13,6 +13,7 @@
 
 pub mod cache;
 mod collection_lookup;
+pub mod counts;
 pub mod failure_reports;
 pub mod files;
 pub(in crate::remote) mod listings;

@@ -110,7 +110,7 @@ pub(in crate::remote) async fn stored(
         let mut stored = Vec::with_capacity(piece.stored as usize);
         let mut hasher = blake3::Hasher::new();
         let (key, wanted) = place.asked(piece);
-        let done = place.client().fetch(&key, wanted, class, |chunk: Bytes| {
+        let done = mirrors.fetch(place, &key, wanted, class, |chunk: Bytes| {
             hasher.update(&chunk);
             stored.extend_from_slice(&chunk);
             Ok(())
@@ -122,7 +122,7 @@ pub(in crate::remote) async fn stored(
         if place.is_right(piece, hasher.finalize().as_bytes()) {
             return Ok(stored);
         }
-        place.was_wrong(piece);
+        mirrors.was_wrong(place, piece);
     }
     Err(Failure::WrongBytes)
 }

@@ -133,6 +133,7 @@ impl Published {
             return Ok(opened);
         }
         let snapshot = self.of_manifest(&key, found)?;
+        self.source.shows(&snapshot.manifest);
         self.opened.lock().insert(key, snapshot.clone());
         Ok(Some(snapshot))
     }

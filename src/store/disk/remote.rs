@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io;
 
+use crate::model::OwnedCollectionName;
+
 /// Counts of a remote that is shown, since it was opened.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Traffic {
     /// Bytes in the cache.
     pub cached_bytes: u64,
@@ -26,6 +28,29 @@ pub struct Traffic {
     pub retries: u64,
     /// Second requests beside a slow first one.
     pub hedges: u64,
+    /// Requests that were given up.
+    pub failures: u64,
+    /// The parts of collections, of a bounded number of them.
+    pub collections: Vec<CollectionTraffic>,
+}
+
+/// Counts of one collection of a remote: requests for pieces and parts of them, without repetitions.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct CollectionTraffic {
+    /// The collection; `None` for all that have no counts of their own.
+    pub collection: Option<OwnedCollectionName>,
+    /// The number of the snapshot that is shown; 0 where none is.
+    pub snapshot: u64,
+    /// When that was pushed, in nanoseconds since 1970.
+    pub created_at: u64,
+    /// Reads that found their bytes in the cache.
+    pub cache_hits: u64,
+    /// Reads that waited for the remote.
+    pub cache_misses: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
     /// Requests that were given up.
     pub failures: u64,
 }

@@ -474,7 +474,7 @@ impl Fetching {
             let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
             let (key, wanted) = place.asked_part(piece, 0..u64::from(piece.stored));
             let begun = Instant::now();
-            match place.client().fetch(&key, wanted, class, |chunk| arrival.take(chunk)).await {
+            match mirrors.fetch(place, &key, wanted, class, |chunk| arrival.take(chunk)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
                 done => done?,
             }
@@ -485,7 +485,7 @@ impl Fetching {
                 self.claim.arrived(Some(digest));
                 return Ok(());
             }
-            place.was_wrong(piece);
+            mirrors.was_wrong(place, piece);
         }
         Err(Failure::WrongBytes)
     }
