@@ -134,6 +134,9 @@ pub(super) struct Args {
     /// Print a line when the mount is ready, then detach from the terminal
     #[arg(long, hide = true)]
     announce: bool,
+    /// Print an error as a JSON object
+    #[arg(long, hide = true)]
+    json: bool,
     /// Standard input is a socket to the process that keeps the mount
     #[arg(long, hide = true)]
     kept: bool,

@@ -58,6 +58,32 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    const ALL: [ErrorKind; 23] = [
+        ErrorKind::Io,
+        ErrorKind::Corrupt,
+        ErrorKind::Unsupported,
+        ErrorKind::NotSupported,
+        ErrorKind::Invalid,
+        ErrorKind::Unreadable,
+        ErrorKind::NotFound,
+        ErrorKind::Gone,
+        ErrorKind::Exists,
+        ErrorKind::IsDirectory,
+        ErrorKind::NotDirectory,
+        ErrorKind::NotEmpty,
+        ErrorKind::NameTooLong,
+        ErrorKind::OtherDevice,
+        ErrorKind::Busy,
+        ErrorKind::Denied,
+        ErrorKind::Forbidden,
+        ErrorKind::Absent,
+        ErrorKind::ReadOnly,
+        ErrorKind::Full,
+        ErrorKind::TooLarge,
+        ErrorKind::Quota,
+        ErrorKind::Interrupted,
+    ];
+
     /// A word for programs.
     pub fn code(self) -> &'static str {
         match self {
@@ -85,6 +111,11 @@ impl ErrorKind {
             ErrorKind::Quota => "quota",
             ErrorKind::Interrupted => "cancelled",
         }
+    }
+
+    /// The kind with this word.
+    pub fn of_code(code: &str) -> Option<ErrorKind> {
+        ErrorKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 }
 
