@@ -5,7 +5,7 @@
 //! rest:
 //!
 //! `model` < `codec`, `format`, `trace` < `store` < `stream`, `remote` < `ingest`, `engine` < `vfs` < `control` <
-//! `fs`, `gpu` < `cli`.
+//! `csi`, `fs`, `gpu` < `cli`.
 //!
 //! `docs/TOUR.md` draws the picture and follows a read, a write, an import and a push through it. `docs/CHANGING.md`
 //! says what to edit for the usual changes, `docs/LOCKS.md` has the order of locks. The head of each folder, the
@@ -66,6 +66,10 @@ pub mod fs;
 
 #[cfg(feature = "mount")]
 pub mod gpu;
+
+#[cfg(feature = "csi")]
+#[deny(clippy::indexing_slicing)]
+pub mod csi;
 
 #[cfg(feature = "mount")]
 #[deny(clippy::indexing_slicing)]

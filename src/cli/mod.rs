@@ -25,6 +25,8 @@ mod clone;
 mod common;
 mod compact;
 mod completions;
+#[cfg(feature = "csi")]
+mod csi;
 mod diff;
 mod doctor;
 mod du;
@@ -111,6 +113,8 @@ enum Command {
     Cache(cache::Args),
     Prefetch(prefetch::Args),
     Umount(umount::Args),
+    #[cfg(feature = "csi")]
+    Csi(csi::Args),
     Ls(ls::Args),
     Stat(stat::Args),
     Du(du::Args),
@@ -214,6 +218,8 @@ pub fn main() -> ExitCode {
         Command::Cache(args) => args.run(),
         Command::Prefetch(args) => args.run(),
         Command::Umount(args) => args.run(),
+        #[cfg(feature = "csi")]
+        Command::Csi(args) => args.run(),
         Command::Ls(args) => args.run(),
         Command::Stat(args) => args.run(),
         Command::Du(args) => args.run(),

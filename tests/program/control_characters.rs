@@ -89,6 +89,7 @@ tierfs export mnt t/c exported
 tierfs cgeb show mnt/t/c/@.npy
 tierfs cgeb verify in/@.txt
 tierfs cgeb write in/@.npy @.cgeb
+tierfs csi --endpoint @ --node-id n
 tierfs umount mnt
 tierfs umount mnt-@
 cp in/@.npy saved; for file in store/t/c/data/*; do printf '\\xff' | dd of=$file bs=1 seek=50000 conv=notrunc status=none; done

@@ -1,0 +1,176 @@
+//! The driver: its parts, and the work that calls share with the recovery of daemons that have died.
+//!
+//! 1. A volume's record names its daemon and its places before the daemon starts and before a place is mounted; it goes after all
+//!    of that is gone. So whatever is mounted has a record, and a process that takes the place of a killed one finds it.
+//! 2. A record of which no place is mounted belongs to a call that was never answered, or to the time before a reboot: a
+//!    new process forgets it.
+//! 3. A daemon of no record is ended.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::csi::daemons::{Daemon, Daemons, State};
+use crate::csi::failure::{Code, Failure, Outcome};
+use crate::csi::records::{Placed, Records, VolumeRecord};
+use crate::csi::settings::Settings;
+use crate::csi::targets::open_below;
+use crate::csi::turns::{Turn, Turns, within};
+use crate::format::mountinfo::mounted;
+use crate::model::{Result, plain};
+
+/// How often daemons are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
+/// The time for a daemon that is started again.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// The driver of a node.
+pub(in crate::csi) struct Driver {
+    pub settings: Arc<Settings>,
+    pub records: Records,
+    pub daemons: Daemons,
+    volumes: Turns,
+    starts: Turns,
+}
+
+impl Driver {
+    /// Opens the state directory, and forgets volumes that no longer are.
+    pub fn open(settings: Settings) -> Result<Driver> {
+        let settings = Arc::new(settings);
+        let records = Records::open(&settings.state)?;
+        let daemons = Daemons::open(settings.clone())?;
+        let driver =
+            Driver { settings, records, daemons, volumes: Turns::default(), starts: Turns::default() };
+        for record in driver.records.volumes() {
+            let is_ours = |placed: &Placed| placed.target.mounted().is_some_and(|there| there.is_ours());
+            if record.places().any(is_ours) {
+                continue;
+            }
+            let removed = record.published.iter().try_for_each(|placed| placed.target.remove());
+            if let Err(failure) = removed.and_then(|()| driver.records.forget_volume(&record.id)) {
+                log::warn!("{failure}");
+            }
+        }
+        driver.daemons.drop_old_caches();
+        Ok(driver)
+    }
+
+    /// The turn of a volume: of two calls at a time, the second is refused.
+    pub fn turn(&self, volume: &str) -> Outcome<Turn<'_>> {
+        let busy = || Failure::new(Code::Aborted, format!("another call for the volume {volume:?} goes on"));
+        self.volumes.take(volume).ok_or_else(busy)
+    }
+
+    /// The turn of a daemon and of all that is mounted of it.
+    pub fn daemon_turn(&self, digest: &str, until: Instant) -> Outcome<Turn<'_>> {
+        let late = || Failure::late("waiting for another volume of the same source");
+        self.starts.wait(digest, until).ok_or_else(late)
+    }
+
+    /// Makes sure that a daemon serves. If it had died, its volumes are mounted again. The caller has its turn.
+    pub fn ensure(&self, daemon: &Daemon, until: Instant) -> Outcome<()> {
+        if let State::Serves(_) = self.daemons.state(&daemon.digest)? {
+            return Ok(());
+        }
+        self.daemons.start(daemon, until)?;
+        for record in self.records.volumes_of(&daemon.digest) {
+            for placed in record.places().filter(|placed| placed.target.mounted().is_some()) {
+                if let Err(failure) = self.mount(&record, placed, until) {
+                    log::warn!("{}: {failure}", placed.target.path().display());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts a volume on one of its places, unless it is there. The caller has the turn of the daemon, which serves.
+    pub fn mount(&self, record: &VolumeRecord, placed: &Placed, until: Instant) -> Outcome<()> {
+        let State::Serves(connection) = self.daemons.state(&record.daemon)? else {
+            return Err(Failure::new(Code::Unavailable, "the daemon has died"));
+        };
+        let target = &placed.target;
+        target.make()?;
+        target.clear(Some(connection))?;
+        if target.mounted().is_some() {
+            return target.restrict(&placed.access);
+        }
+        let (root, path) = (self.daemons.mountpoint(&record.daemon), record.collection.clone());
+        let opened = within(until, move || open_below(&root, &path));
+        let shown = if record.collection.is_empty() { "the source" } else { &record.collection };
+        let directory = opened.ok_or_else(|| Failure::late(format!("opening {shown}")))?;
+        let directory = directory.map_err(|error| {
+            let code = match error {
+                Errno::NOENT => Code::NotFound,
+                Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Code::InvalidArgument,
+                Errno::ACCESS | Errno::PERM => Code::PermissionDenied,
+                _ => Code::Unavailable,
+            };
+            let why = match error {
+                Errno::NOENT => "there is no such collection".to_owned(),
+                error => plain(&error.into()),
+            };
+            Failure::new(code, format!("{shown}: {why}"))
+        })?;
+        target.bind(&directory, &placed.access)
+    }
+
+    /// Ends a daemon if no volume has it. The caller has its turn.
+    pub fn end_unused(&self, digest: &str) -> Outcome<()> {
+        if self.records.volumes_of(digest).is_empty() { self.daemons.end(digest) } else { Ok(()) }
+    }
+
+    /// Looks at all daemons now and then until `stop`: those that have died are started again, with all their mounts here, and
+    /// those without volumes end.
+    pub fn watch(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            for digest in self.daemons.all() {
+                if let Err(failure) = self.recover(&digest) {
+                    log::warn!("{failure}");
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            let next = Instant::now() + LOOK_EVERY;
+            while Instant::now() < next && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn recover(&self, digest: &str) -> Outcome<()> {
+        // A call that has the turn looks at the daemon itself.
+        let Some(_turn) = self.starts.take(digest) else { return Ok(()) };
+        let records = self.records.volumes_of(digest);
+        if records.is_empty() {
+            return self.daemons.end(digest);
+        }
+        let until = Instant::now() + RECOVERY;
+        if !matches!(self.daemons.state(digest)?, State::Serves(_)) {
+            let Some(daemon) = self.daemons.known(digest) else {
+                return Err(Failure::new(Code::Internal, format!("the daemon {digest} has no description")));
+            };
+            log::warn!("a daemon has died; it is started again");
+            return self.ensure(&daemon, until);
+        }
+        let State::Serves(connection) = self.daemons.state(digest)? else { return Ok(()) };
+        let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let here: HashMap<PathBuf, u32> = mounted(&text)
+            .filter(|there| there.is_ours())
+            .map(|there| (there.mountpoint, there.device))
+            .collect();
+        for record in records {
+            let is_of_dead =
+                |placed: &&Placed| here.get(placed.target.path()).is_some_and(|device| *device != connection);
+            for placed in record.places().filter(is_of_dead) {
+                self.mount(&record, placed, until)?;
+            }
+        }
+        Ok(())
+    }
+}

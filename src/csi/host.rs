@@ -1,0 +1,138 @@
+//! Daemons as units of the host's systemd.
+//!
+//! A restart of the plugin's container kills all processes of its group. A unit of the host is in a group of its own, so its mount
+//! lives on. `systemd-run`, in the mount namespace of the host's first process, asks systemd for the unit. The
+//! container must see the processes of the host, and the state directory by the host's path.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::csi::programs::own_program;
+use crate::model::{Error, Result};
+
+/// Where programs of the host are, after the places that this process knows.
+const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// The host, as this container reaches it.
+pub(in crate::csi) struct Host {
+    namespace: PathBuf,
+    /// This program, where the host sees it.
+    program: PathBuf,
+}
+
+/// A unit for a daemon.
+pub(in crate::csi) struct Unit {
+    pub name: String,
+    pub environment: PathBuf,
+    pub output: PathBuf,
+    pub log: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+pub(in crate::csi) fn unit_name(digest: &str) -> String {
+    format!("tierfs-csi-{digest}.service")
+}
+
+fn property(name: &str, prefix: &str, path: &Path) -> OsString {
+    let mut property = OsString::from(format!("--property={name}={prefix}"));
+    property.push(path);
+    property
+}
+
+impl Host {
+    /// The host with this mount namespace. Puts a copy of this program into the state directory, which the host sees too.
+    /// Other versions go; daemons that run them go on.
+    pub fn of(namespace: PathBuf, state: &Path) -> Result<Host> {
+        let failed = |error| Error::io("copying the program for the host", error);
+        let bytes = fs::read(own_program()).map_err(failed)?;
+        let name = format!("tierfs-{}", blake3::hash(&bytes).to_hex());
+        let folder = state.join("bin");
+        let program = folder.join(&name);
+        if !program.exists() {
+            let new = folder.join("new");
+            fs::write(&new, &bytes).map_err(failed)?;
+            fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+            fs::rename(&new, &program).map_err(failed)?;
+        }
+        for entry in fs::read_dir(&folder).map_err(failed)?.filter_map(std::io::Result::ok) {
+            if entry.file_name().to_str() != Some(name.as_str()) {
+                fs::remove_file(entry.path()).map_err(failed)?;
+            }
+        }
+        Ok(Host { namespace, program })
+    }
+
+    /// Makes a command run in the mount namespace of the host, where its program is looked for.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        let shown = self.namespace.display();
+        let namespace = fs::File::open(&self.namespace);
+        let namespace = namespace.map_err(|error| Error::io(format!("entering {shown}"), error))?;
+        let enter = move || -> std::io::Result<()> {
+            Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
+        };
+        // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(enter) };
+        let own = std::env::var_os("PATH").filter(|own| !own.is_empty());
+        let own = own.into_iter().flat_map(|own| std::env::split_paths(&own).collect::<Vec<_>>());
+        let path = std::env::join_paths(own.chain(PROGRAMS.map(PathBuf::from)));
+        command.env("PATH", path.unwrap_or_else(|_| PROGRAMS.join(":").into()));
+        Ok(())
+    }
+
+    /// Starts a unit; the command ends when the daemon has said that its mount is ready, or has failed.
+    pub fn start(&self, unit: &Unit, limit: Duration) -> Command {
+        let mut command = Command::new("systemd-run");
+        command.args(["--quiet", "--collect", "--unit"]).arg(&unit.name);
+        command.arg("--property=Type=notify");
+        command.arg(format!("--property=TimeoutStartSec={}", limit.as_secs().max(1)));
+        command.arg(property("EnvironmentFile", "", &unit.environment));
+        command.arg(property("StandardOutput", "append:", &unit.output));
+        command.arg(property("StandardError", "append:", &unit.log));
+        command.arg("--").arg(&self.program).args(["mount", "--foreground"]).args(&unit.arguments);
+        command
+    }
+
+    /// Ends a unit.
+    pub fn stop(&self, unit: &Unit) -> Command {
+        let mut command = Command::new("systemctl");
+        command.args(["--quiet", "stop"]).arg(&unit.name);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Host, Unit, unit_name};
+
+    #[test]
+    fn a_unit_is_started_by_systemd_run_with_the_credentials_in_a_file() {
+        let host = Host { namespace: "/proc/1/ns/mnt".into(), program: "/s/bin/tierfs-x".into() };
+        let unit = Unit {
+            name: unit_name("d1"),
+            environment: "/s/mounts/d1/environment".into(),
+            output: "/s/mounts/d1/answer".into(),
+            log: "/s/mounts/d1/log".into(),
+            arguments: vec!["s3://b/p".into(), "/s/mounts/d1/fs".into()],
+        };
+        let command = host.start(&unit, Duration::from_secs(50));
+        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        assert_eq!(command.get_program(), "systemd-run");
+        assert_eq!(
+            words.join(" "),
+            "--quiet --collect --unit tierfs-csi-d1.service --property=Type=notify --property=TimeoutStartSec=50 \
+             --property=EnvironmentFile=/s/mounts/d1/environment --property=StandardOutput=append:/s/mounts/d1/answer \
+             --property=StandardError=append:/s/mounts/d1/log -- /s/bin/tierfs-x mount --foreground s3://b/p \
+             /s/mounts/d1/fs"
+        );
+    }
+}

@@ -1,0 +1,377 @@
+//! The files that outlive this process: which volumes are staged and published, which were created, and the key of
+//! digests.
+//!
+//! | path in the state directory | content |
+//! |---|---|
+//! | `lock` | held by the plugin that uses the directory |
+//! | `key` | 32 random bytes, the key of all digests |
+//! | `volumes/DIGEST.json` | a volume that is staged or published: its attributes, its daemon, its places |
+//! | `created/DIGEST.json` | a volume of the controller: its attributes, and the clone that it is |
+//! | `mounts/DIGEST/` | a daemon, see `daemons.rs` |
+//! | `bin/` | the program for daemons outside this container |
+//!
+//! All is of the user alone. A file is replaced by rename, so that it is whole at any time.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Map, Value, json};
+
+use crate::csi::access::Access;
+use crate::csi::failure::{Code, Failure, Outcome};
+use crate::csi::messages::{CapacityRange, Texts};
+use crate::csi::targets::Target;
+use crate::model::{Error, ErrorKind, Result};
+
+const KEY_BYTES: usize = 32;
+/// Characters of a digest in names.
+const DIGEST_CHARACTERS: usize = 32;
+/// Larger files are not ours.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A directory where a volume is mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::csi) struct Placed {
+    pub target: Target,
+    pub access: Access,
+}
+
+/// A volume that is staged or published.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::csi) struct VolumeRecord {
+    pub id: String,
+    pub attributes: Texts,
+    /// The digest of its daemon.
+    pub daemon: String,
+    /// The path of its root in the daemon's mount.
+    pub collection: String,
+    pub is_inline: bool,
+    pub staged: Option<Placed>,
+    pub published: Vec<Placed>,
+}
+
+/// A volume that the controller has made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::csi) struct CreatedRecord {
+    pub id: String,
+    /// The parameters that it was asked for with.
+    pub parameters: Texts,
+    /// The attributes for nodes.
+    pub attributes: Texts,
+    pub capacity: Option<(i64, i64)>,
+    /// The volume that it is a clone of.
+    pub source: Option<String>,
+    /// Whether the clone exists, if it is one.
+    pub is_made: bool,
+}
+
+/// The state directory.
+pub(in crate::csi) struct Records {
+    directory: PathBuf,
+    key: [u8; KEY_BYTES],
+    _lock: File,
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+    move |error| Error::io(path.display(), error)
+}
+
+fn texts_to_json(texts: &Texts) -> Value {
+    Value::Object(
+        texts.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<Map<_, _>>(),
+    )
+}
+
+fn texts_from_json(value: &Value) -> Option<Texts> {
+    let pairs = value.as_object()?.iter();
+    pairs.map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+impl Placed {
+    fn to_json(&self) -> Value {
+        json!({ "path": self.target.text(), "access": self.access.to_json() })
+    }
+
+    fn from_json(value: &Value) -> Option<Placed> {
+        let target = Target::of("path", value.get("path")?.as_str()?).ok()?;
+        Some(Placed { target, access: Access::from_json(value.get("access")?)? })
+    }
+}
+
+impl VolumeRecord {
+    /// The places where it is mounted, or about to be.
+    pub fn places(&self) -> impl Iterator<Item = &Placed> {
+        self.staged.iter().chain(&self.published)
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "attributes": texts_to_json(&self.attributes),
+            "daemon": self.daemon,
+            "collection": self.collection,
+            "inline": self.is_inline,
+            "staged": self.staged.as_ref().map(Placed::to_json),
+            "published": self.published.iter().map(Placed::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<VolumeRecord> {
+        let text = |name| Some(value.get(name)?.as_str()?.to_owned());
+        let staged = match value.get("staged")? {
+            Value::Null => None,
+            staged => Some(Placed::from_json(staged)?),
+        };
+        Some(VolumeRecord {
+            id: text("id")?,
+            attributes: texts_from_json(value.get("attributes")?)?,
+            daemon: text("daemon").filter(|daemon| is_digest(daemon))?,
+            collection: text("collection")?,
+            is_inline: value.get("inline")?.as_bool()?,
+            staged,
+            published: value
+                .get("published")?
+                .as_array()?
+                .iter()
+                .map(Placed::from_json)
+                .collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl CreatedRecord {
+    /// Whether it has this capacity.
+    pub fn capacity_of(range: Option<CapacityRange>) -> Option<(i64, i64)> {
+        range.map(|range| (range.required_bytes, range.limit_bytes))
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "parameters": texts_to_json(&self.parameters),
+            "attributes": texts_to_json(&self.attributes),
+            "capacity": self.capacity.map(|(required, limit)| [required, limit]),
+            "source": self.source,
+            "made": self.is_made,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<CreatedRecord> {
+        let capacity = match value.get("capacity")? {
+            Value::Null => None,
+            range => Some((range.get(0)?.as_i64()?, range.get(1)?.as_i64()?)),
+        };
+        Some(CreatedRecord {
+            id: value.get("id")?.as_str()?.to_owned(),
+            parameters: texts_from_json(value.get("parameters")?)?,
+            attributes: texts_from_json(value.get("attributes")?)?,
+            capacity,
+            source: value.get("source")?.as_str().map(str::to_owned),
+            is_made: value.get("made")?.as_bool()?,
+        })
+    }
+}
+
+/// Whether a name is a digest, and so no path.
+pub(in crate::csi) fn is_digest(name: &str) -> bool {
+    name.len() == DIGEST_CHARACTERS
+        && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// Makes a directory for this user alone, unless it is there.
+pub(in crate::csi) fn make_private(path: &Path) -> Result<()> {
+    match fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(failed(path)),
+        Err(error) => Err(failed(path)(error)),
+    }
+}
+
+/// Writes a file for this user alone, whole or not at all.
+pub(in crate::csi) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    let new = path.with_extension("new");
+    let written = || {
+        if let Err(error) = fs::remove_file(&new)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        path.parent().map_or(Ok(()), |above| File::open(above)?.sync_all())
+    };
+    written().map_err(failed(path))
+}
+
+/// Removes a file, if it is there.
+pub(in crate::csi) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a file of JSON; `None` if it does not exist, or is none of ours.
+pub(in crate::csi) fn read_json(path: &Path) -> Option<Value> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+impl Records {
+    /// Opens the state directory, which no other plugin may use.
+    pub fn open(directory: &Path) -> Result<Records> {
+        for path in ["", "volumes", "created", "mounts", "bin"] {
+            make_private(&directory.join(path))?;
+        }
+        let path = directory.join("lock");
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let lock = lock.map_err(failed(&path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let text =
+                format!("another plugin uses {}; end it, or name another --state", directory.display());
+            Error::new(ErrorKind::Busy, text)
+        })?;
+        let path = directory.join("key");
+        let key = match read_key(&path) {
+            Ok(key) => key,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let random = read_key(Path::new("/dev/urandom"));
+                let random = random.map_err(failed(Path::new("/dev/urandom")))?;
+                write_private(&path, &random)?;
+                random
+            }
+            Err(error) => return Err(failed(&path)(error)),
+        };
+        Ok(Records { directory: directory.to_owned(), key, _lock: lock })
+    }
+
+    /// A digest of texts, which nobody without the key can make: names of files show digests of secrets.
+    pub fn digest<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        for text in texts {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        hasher.finalize().to_hex().chars().take(DIGEST_CHARACTERS).collect()
+    }
+
+    fn path_of(&self, folder: &str, id: &str) -> PathBuf {
+        self.directory.join(folder).join(format!("{}.json", self.digest([folder, id])))
+    }
+
+    pub fn volume(&self, id: &str) -> Option<VolumeRecord> {
+        let record = VolumeRecord::from_json(&read_json(&self.path_of("volumes", id))?)?;
+        (record.id == id).then_some(record)
+    }
+
+    /// All volumes that are staged or published here, as far as their files are whole.
+    pub fn volumes(&self) -> Vec<VolumeRecord> {
+        let entries =
+            fs::read_dir(self.directory.join("volumes")).into_iter().flatten().filter_map(io::Result::ok);
+        let paths = entries.map(|entry| entry.path());
+        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        paths.filter_map(|path| VolumeRecord::from_json(&read_json(&path)?)).collect()
+    }
+
+    /// The volumes of a daemon.
+    pub fn volumes_of(&self, daemon: &str) -> Vec<VolumeRecord> {
+        let mut all = self.volumes();
+        all.retain(|record| record.daemon == daemon);
+        all
+    }
+
+    pub fn keep_volume(&self, record: &VolumeRecord) -> Outcome<()> {
+        let path = self.path_of("volumes", &record.id);
+        write_private(&path, record.to_json().to_string().as_bytes()).map_err(internal)
+    }
+
+    pub fn forget_volume(&self, id: &str) -> Outcome<()> {
+        remove_file(&self.path_of("volumes", id)).map_err(internal)
+    }
+
+    pub fn created(&self, id: &str) -> Option<CreatedRecord> {
+        let record = CreatedRecord::from_json(&read_json(&self.path_of("created", id))?)?;
+        (record.id == id).then_some(record)
+    }
+
+    pub fn keep_created(&self, record: &CreatedRecord) -> Outcome<()> {
+        let path = self.path_of("created", &record.id);
+        write_private(&path, record.to_json().to_string().as_bytes()).map_err(internal)
+    }
+
+    pub fn forget_created(&self, id: &str) -> Outcome<()> {
+        remove_file(&self.path_of("created", id)).map_err(internal)
+    }
+}
+
+fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
+    let mut key = [0; KEY_BYTES];
+    File::open(path)?.read_exact(&mut key)?;
+    Ok(key)
+}
+
+/// An error of the files of this process, which no argument of a call can mend.
+pub(in crate::csi) fn internal(error: Error) -> Failure {
+    Failure::new(Code::Internal, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{CreatedRecord, Placed, Records, VolumeRecord};
+    use crate::csi::access::Access;
+    use crate::csi::messages::{AccessMode, MountVolume, Texts, VolumeCapability};
+    use crate::csi::targets::Target;
+    use crate::model::ErrorKind;
+
+    fn placed(path: &str) -> Placed {
+        let mount = Some(MountVolume::default());
+        let capability = VolumeCapability { block: None, mount, access_mode: Some(AccessMode { mode: 3 }) };
+        let access = Access::of(Some(&capability), false).unwrap();
+        Placed { target: Target::of("path", path).unwrap(), access }
+    }
+
+    #[test]
+    fn records_outlive_the_process_and_damaged_ones_are_none() {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().join("state");
+        let records = Records::open(&state).unwrap();
+        assert_eq!(Records::open(&state).err().unwrap().kind(), ErrorKind::Busy);
+        let attributes: Texts = [("store".to_owned(), "/s".to_owned())].into();
+        let volume = VolumeRecord {
+            id: "../../x\n".to_owned(),
+            attributes: attributes.clone(),
+            daemon: records.digest(["d"]),
+            collection: "t/c".to_owned(),
+            is_inline: false,
+            staged: Some(placed("/a/b")),
+            published: vec![placed("/a/c"), placed("/a/d")],
+        };
+        let created = CreatedRecord {
+            id: "c".to_owned(),
+            parameters: attributes.clone(),
+            attributes,
+            capacity: Some((1, 2)),
+            source: None,
+            is_made: true,
+        };
+        records.keep_volume(&volume).unwrap();
+        records.keep_created(&created).unwrap();
+        drop(records);
+        let records = Records::open(&state).unwrap();
+        assert_eq!(records.volume(&volume.id), Some(volume.clone()));
+        assert_eq!((records.volumes().len(), records.created("c")), (1, Some(created)));
+        for entry in fs::read_dir(state.join("volumes")).unwrap() {
+            fs::write(entry.unwrap().path(), b"{\"id\":").unwrap();
+        }
+        assert_eq!((records.volume(&volume.id), records.volumes().len()), (None, 0));
+        records.forget_volume(&volume.id).unwrap();
+        records.forget_volume(&volume.id).unwrap();
+    }
+}
