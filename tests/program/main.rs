@@ -26,3 +26,5 @@ mod sessions;
 mod takeover;
 mod top;
 mod transport;
+#[cfg(feature = "csi")]
+mod volumes;

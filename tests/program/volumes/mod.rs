@@ -1,0 +1,6 @@
+//! `tierfs csi`: calls over its socket, and the mounts that they make. The program runs as root.
+
+mod crossings;
+mod plugin;
+mod services;
+mod wire;
