@@ -9,6 +9,8 @@
 mod bench;
 mod compaction;
 mod control_characters;
+#[cfg(feature = "csi")]
+mod csi;
 mod doctor;
 mod export;
 mod forced;
