@@ -5,6 +5,7 @@
 //! | `daemon.json` | the source and the credentials, to start the daemon again |
 //! | `fs/` | the mount |
 //! | `log` | messages of the daemon |
+//! | `lock` | held by the daemon as its standard input, from its start to its end |
 //! | `trust.pem` | the key to trust, if a volume has it in its attributes |
 //! | `environment`, `answer` | for systemd: the credentials, and the error of a start |
 //!
@@ -22,6 +23,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -51,8 +53,12 @@ const END: Duration = Duration::from_secs(40);
 const SHARED_CACHE: &str = "shared";
 /// A cache that nobody uses stays for this time.
 const CACHE_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A daemon without a mount ends sooner.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How often it is looked whether a daemon has ended.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Files of a daemon's directory.
-const FILES: [&str; 5] = ["trust.pem", "environment", "answer", "log", "daemon.json"];
+const FILES: [&str; 6] = ["lock", "trust.pem", "environment", "answer", "log", "daemon.json"];
 /// An error is at the end of an answer this long.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
@@ -206,7 +212,10 @@ impl Daemons {
         if let Some(key) = daemon.source.own_key() {
             write_private(&folder.join("trust.pem"), key.as_bytes()).map_err(internal)?;
         }
-        make_private(&self.settings.cache).map_err(internal)?;
+        if daemon.source.is_remote {
+            // The directory above may be somebody else's, whose mode stays.
+            make_private(&self.cache_of(daemon)).map_err(internal)?;
+        }
         target.clear(None)?;
         target.make()?;
         let started = match &self.host {
@@ -280,6 +289,22 @@ impl Daemons {
         }
     }
 
+    /// Waits until no daemon holds the lock, and takes it. One that a plugin was starting when it was killed ends by itself, but
+    /// may mount before that.
+    fn lock(&self, digest: &str, until: Instant) -> Outcome<fs::File> {
+        let path = self.folder(digest).join("lock");
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let lock = opened.map_err(|error| internal(Error::io(path.display(), error)))?;
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(lock),
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => return Err(Failure::late("waiting for the end of another daemon")),
+                Err(error) => return Err(internal(Error::io(path.display(), error.into()))),
+            }
+        }
+    }
+
     fn log(&self, digest: &str) -> PathBuf {
         self.folder(digest).join("log")
     }
@@ -291,7 +316,14 @@ impl Daemons {
         let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
         let mut command = programs::own_command(&daemon.secrets);
         command.args(["mount", "--announce", "--log"]).arg(&path).args(self.arguments(daemon));
-        command.stdout(Stdio::piped()).stderr(log);
+        let soon = until.min(Instant::now() + LAST_WORDS / 2);
+        let lock = self.lock(&daemon.digest, soon).or_else(|failure| {
+            // Its mount was taken away here, and is used elsewhere.
+            log::warn!("{}: {failure}", path.display());
+            remove_file(&self.folder(&daemon.digest).join("lock")).map_err(internal)?;
+            self.lock(&daemon.digest, until)
+        })?;
+        command.stdin(lock).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(failed)?;
         let (sender, answer) = mpsc::channel();
         let output = child.stdout.take();
@@ -383,6 +415,10 @@ impl Daemons {
             }
         }
         target.clear(None)?;
+        // One that lives on is used in another mount namespace.
+        if let Err(failure) = self.lock(digest, Instant::now() + LAST_WORDS) {
+            log::warn!("{}: {failure}", folder.display());
+        }
         if let Some(daemon) = self.known(digest).filter(|daemon| daemon.cache != SHARED_CACHE) {
             self.mark_used(&daemon)?;
         }
