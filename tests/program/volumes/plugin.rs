@@ -201,12 +201,15 @@ impl Node {
         let mut waiting = vec![self.state()];
         let mut found = Vec::new();
         while let Some(path) = waiting.pop() {
+            // A mount has the modes of its source, and the way to it is closed. So is that to the files of a cache.
+            if path.file_name().is_some_and(|name| name == "fs") {
+                continue;
+            }
             let metadata = fs::symlink_metadata(&path).unwrap();
             if metadata.permissions().mode() & 0o077 != 0 {
                 found.push(path.clone());
             }
-            // Of a directory that is closed, the rest is too.
-            if metadata.is_dir() && path.file_name().is_some_and(|name| name != "fs" && name != "cache") {
+            if metadata.is_dir() && path.file_name().is_some_and(|name| name != "cache") {
                 waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
             }
         }
