@@ -170,8 +170,10 @@ fn daemons_that_have_died_are_started_again_with_all_mounts_of_their_volumes() {
         if is_restarted {
             node.kill();
         }
-        // SAFETY: kill takes two numbers and touches no memory of this process.
-        daemons.iter().for_each(|daemon| drop(unsafe { libc::kill(*daemon as i32, libc::SIGKILL) }));
+        for daemon in &daemons {
+            // SAFETY: kill takes two numbers and touches no memory of this process.
+            assert_eq!(unsafe { libc::kill(*daemon as i32, libc::SIGKILL) }, 0);
+        }
         wait_until("the end of the daemon", || !node.daemons().contains(&daemons[0]));
         if is_restarted {
             node.start();
