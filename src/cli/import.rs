@@ -200,13 +200,18 @@ impl Args {
         let is_cache = self.destination.collection.is_none();
         let mut failures = Vec::new();
         let Some((requests, left_out)) = self.requests()? else { return Ok(Outcome::Misused) };
-        let mut plans = Vec::new();
+        let mut imports = Vec::new();
         for request in requests {
             if request.in_place && !dry_run {
                 make_if_missing(&place, create)?;
             }
-            match plan_of(request, &place) {
-                Ok(plan) => plans.push(plan),
+            // The daemon of a mounted store has credentials of its own.
+            if request.url().is_some() && mounts::mount_for(&place)?.is_some() {
+                imports.push(Import::Unlisted(Box::new(request)));
+                continue;
+            }
+            match Plan::of(request, &place) {
+                Ok(plan) => imports.push(Import::Planned(Box::new(plan))),
                 // A model without the revision does not stop the others.
                 Err(error) if is_cache && error.kind() == ErrorKind::NotFound => {
                     complain(&format!("tierfs: {error}"));
@@ -215,22 +220,22 @@ impl Args {
                 Err(error) => return Err(error),
             }
         }
-        let bar = Bar::new(plans.iter().map(Plan::bytes).sum(), json, dry_run)?;
+        let bar = Bar::new(imports.iter().map(Import::bytes).sum(), json, dry_run)?;
         for (path, why) in &left_out {
             bar.skipped(path, why);
         }
         let destination = open(&place, dry_run, create)?;
         if detach {
-            return destination.detach(&plans, json);
+            return destination.detach(&imports, json);
         }
         let mut sums = Vec::new();
-        for plan in &plans {
-            let sum = destination.import(plan, &bar)?;
+        for import in &imports {
+            let sum = destination.import(import, &bar)?;
             if !json {
-                bar.bar.suspend(|| print(&report(plan, &sum)))?;
+                bar.bar.suspend(|| print(&report(import.request(), &sum)))?;
             }
             let is_cancelled = sum.is_cancelled;
-            sums.push((plan.path(), sum));
+            sums.push((import.request().collection.to_string(), sum));
             if is_cancelled {
                 break;
             }
@@ -315,6 +320,30 @@ impl Args {
     }
 }
 
+/// An import to do.
+enum Import {
+    Planned(Box<Plan>),
+    /// The daemon of a mount lists the URL.
+    Unlisted(Box<Request>),
+}
+
+impl Import {
+    fn request(&self) -> &Request {
+        match self {
+            Import::Planned(plan) => plan.request(),
+            Import::Unlisted(request) => request,
+        }
+    }
+
+    /// Bytes of the files; 0 if they are not known yet.
+    fn bytes(&self) -> u64 {
+        match self {
+            Import::Planned(plan) => plan.bytes(),
+            Import::Unlisted(_) => 0,
+        }
+    }
+}
+
 /// The repositories of a hub cache that are left out, with the reason.
 type LeftOut = Vec<(String, String)>;
 
@@ -330,21 +359,21 @@ enum Place {
 
 impl Place {
     /// Has the daemon import, and prints the jobs without waiting for them.
-    fn detach(&self, plans: &[Plan], json: bool) -> Result<Outcome> {
+    fn detach(&self, imports: &[Import], json: bool) -> Result<Outcome> {
         let Place::Mounted(mounted, busy) = self else {
             let text = "--detach needs a mounted store: without a daemon this process would import; mount the \
                         store first: tierfs mount STORE MOUNTPOINT";
             return Err(Error::invalid(text));
         };
         let mut rows = Vec::new();
-        for plan in plans {
-            let request = queue(mounted, plan, busy)?;
+        for request in imports.iter().map(Import::request) {
+            let (path, request) = (request.collection.to_string(), queue(mounted, request, busy)?);
             let job = jobs::jobs(mounted)?.into_iter().find(|job| job.request == request);
             let number = job.ok_or_else(gone)?.number;
             if !json {
-                print(&format!("{}: job {number}\n", plan.path()))?;
+                print(&format!("{path}: job {number}\n"))?;
             }
-            rows.push(json!({ "collection": plan.path(), "state": "queued", "job": number }));
+            rows.push(json!({ "collection": path, "state": "queued", "job": number }));
         }
         if json {
             print_json(&rows.into())?;
@@ -352,59 +381,43 @@ impl Place {
         Ok(Outcome::Succeeded)
     }
 
-    fn import(&self, plan: &Plan, bar: &Bar) -> Result<Sum> {
-        let mut sum = Sum::default();
-        match self {
-            Place::Mounted(mounted, busy) => return import_through_daemon(mounted, plan, busy, bar),
-            Place::Missing => plan.preview(bar, &mut sum)?,
-            Place::Store(engine) => {
-                let owner = own_owner();
-                let request = plan.request();
-                let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
-                let finish = |collection: &_, node| finish.finish(engine, collection, node);
-                match plan.run(&engine.store, owner, bar, Some(&finish), &mut sum) {
-                    Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
-                    ran => ran?,
-                }
-                let OwnedCollectionName { tenant, name } = &plan.request().collection;
-                let imported = engine.store.collection(tenant, name).ok();
-                // A dry run opens the store to read only.
-                if let Some(collection) = imported.filter(|found| found.access() == Access::Write) {
-                    finish_renames(&collection, &OpenFiles::default(), Verify::First, &mut Vec::new());
-                    collection.sync()?;
-                }
+    fn import(&self, import: &Import, bar: &Bar) -> Result<Sum> {
+        let request = import.request();
+        let place = match self {
+            Place::Mounted(mounted, busy) => return import_through_daemon(mounted, request, busy, bar),
+            Place::Store(engine) => engine.store.place(),
+            Place::Missing => String::new(),
+        };
+        let found;
+        let plan = match import {
+            Import::Planned(plan) => plan,
+            // Its mount is gone by now, or a dry run reads the store beside a mount that only reads.
+            Import::Unlisted(request) => {
+                found = Box::new(Plan::of(Request::clone(request), Path::new(&place))?);
+                &found
             }
+        };
+        let mut sum = Sum::default();
+        let Place::Store(engine) = self else {
+            plan.preview(bar, &mut sum)?;
+            return Ok(sum);
+        };
+        let owner = own_owner();
+        let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
+        let finish = |collection: &_, node| finish.finish(engine, collection, node);
+        match plan.run(&engine.store, owner, bar, Some(&finish), &mut sum) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
+            ran => ran?,
+        }
+        let OwnedCollectionName { tenant, name } = &request.collection;
+        let imported = engine.store.collection(tenant, name).ok();
+        // A dry run opens the store to read only.
+        if let Some(collection) = imported.filter(|found| found.access() == Access::Write) {
+            finish_renames(&collection, &OpenFiles::default(), Verify::First, &mut Vec::new());
+            collection.sync()?;
         }
         Ok(sum)
     }
-}
-
-/// The files of a request, on this machine or at a URL.
-fn plan_of(request: Request, store: &Path) -> Result<Plan> {
-    #[cfg(feature = "remote")]
-    if let Some(url) = request.paths.iter().find_map(|path| remote::url(path)).map(str::to_owned) {
-        use crate::remote::index::collections::files;
-        use crate::remote::source;
-
-        let refused = [
-            (request.paths.len() > 1, "other sources"),
-            (request.in_place, "--in-place"),
-            (request.shard_of.is_some(), "--shard-of"),
-            (request.revision.is_some() || request.all_revisions, "revisions of a hub cache"),
-        ];
-        if let Some((_, what)) = refused.into_iter().find(|(is_given, _)| *is_given) {
-            return Err(Error::invalid(format!("{url} is imported without {what}")));
-        }
-        let source = source::open(&url)?;
-        let files = files(&*source)?;
-        if let Some(key) = source.refused().filter(|_| request.delete) {
-            let text =
-                format!("{url} is imported without --delete: the server refuses {key}, which is not gone");
-            return Err(Error::new(ErrorKind::Forbidden, text));
-        }
-        return Plan::of_elsewhere(request, &url, files);
-    }
-    Plan::of(request, store)
 }
 
 /// Opens a store, to write unless for a dry run, and creates it if nothing exists at its path, or if that was asked for.
@@ -433,15 +446,10 @@ fn open(path: &Path, dry_run: bool, create: bool) -> Result<Place> {
 
 /// Has the daemon of a mount queue an import. Returns the request of its job; `busy` if the mount is
 /// read-only.
-fn queue(mounted: &Mounted, plan: &Plan, busy: &Error) -> Result<String> {
-    if let Some(url) = plan.request().paths.iter().find_map(|path| remote::url(path)) {
-        let text =
-            format!("the store is mounted, and its daemon does not import {url}; unmount the store first");
-        return Err(Error::new(ErrorKind::Busy, text));
-    }
+fn queue(mounted: &Mounted, request: &Request, busy: &Error) -> Result<String> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
-    let line = Request { tag: Some(tag.clone()), ..plan.request().clone() }.to_json()?;
+    let line = Request { tag: Some(tag.clone()), ..request.clone() }.to_json()?;
     let path = mounted.mountpoint.join(".ctl/import");
     let before = refusal::last_number(&path);
     if let Err(error) = std::fs::write(&path, line) {
@@ -451,18 +459,17 @@ fn queue(mounted: &Mounted, plan: &Plan, busy: &Error) -> Result<String> {
         }
         let typed = Typed { words: "import", path: &path };
         let refusal = Refusal::of(mounted, &typed, before, errno);
-        return Err(Error::invalid(format!("{}: refused: {}", plan.path(), refusal.clause())));
+        return Err(Error::invalid(format!("{}: refused: {}", request.collection, refusal.clause())));
     }
     Ok(format!("{IMPORT}:{tag}"))
 }
 
 /// Has the daemon of a mount import and waits.
-fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar) -> Result<Sum> {
-    let request = queue(mounted, plan, busy)?;
-    let job =
-        jobs::wait(mounted, &bar.interrupt, &bar.bar, |job| job.request == request)?.ok_or_else(gone)?;
+fn import_through_daemon(mounted: &Mounted, request: &Request, busy: &Error, bar: &Bar) -> Result<Sum> {
+    let queued = queue(mounted, request, busy)?;
+    let job = jobs::wait(mounted, &bar.interrupt, &bar.bar, |job| job.request == queued)?.ok_or_else(gone)?;
     if job.state == "failed" {
-        return Err(Error::new(ErrorKind::Denied, format!("{}: {}", plan.path(), job.error)));
+        return Err(Error::new(ErrorKind::Denied, format!("{}: {}", request.collection, job.error)));
     }
     let cancelled = || Sum { is_cancelled: true, ..Sum::default() };
     let sum = job.value.get("result").and_then(Sum::from_json).or_else(|| job.is_cancelled().then(cancelled));
@@ -470,7 +477,7 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
                    it again with this version of tierfs";
     let mut sum = sum.ok_or_else(|| Error::invalid(unknown))?;
     for (source, _) in sum.failed.iter_mut().chain(&mut sum.skipped) {
-        *source = as_typed(source, &plan.request().paths);
+        *source = as_typed(source, &request.paths);
     }
     for (source, why) in &sum.failed {
         bar.warn(&format!("tierfs: {source}: {why}"));
@@ -502,8 +509,8 @@ fn as_typed(source: &str, paths: &[PathBuf]) -> String {
 }
 
 /// The last line of the output.
-fn report(plan: &Plan, sum: &Sum) -> String {
-    format!("{}: {}\n", plan.path(), sum.text(plan.request()))
+fn report(request: &Request, sum: &Sum) -> String {
+    format!("{}: {}\n", request.collection, sum.text(request))
 }
 
 fn make_if_missing(path: &Path, create: bool) -> Result<()> {

@@ -1,7 +1,12 @@
 //! The control file `import`: a line of JSON starts an import into the mounted store as a job.
+//!
+//! The job itself lists a URL, with the credentials of the daemon: a server may take long to answer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
@@ -13,6 +18,16 @@ use crate::vfs::{Invalidation, Vfs};
 
 /// The name of an import job; a colon and the tag of the request may follow.
 pub const IMPORT: &str = "import";
+
+/// A job that lists a URL looks this often whether it is cancelled.
+const LOOKED_EVERY: Duration = Duration::from_millis(100);
+
+/// The files of a request.
+enum Files {
+    Found(Box<Plan>),
+    /// Those at a URL, which the job lists.
+    Unlisted(Box<Request>),
+}
 
 /// Reports the progress of an import to its job only.
 struct Watched<'a>(&'a dyn Progress, &'a Vfs);
@@ -27,14 +42,33 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     let vfs = context.mounted.vfs.clone();
     let request = Request::parse(text)?;
     let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
-    let plan = Plan::of(request, &PathBuf::from(vfs.store().place()))?;
-    plan.check_quota(vfs.store())?;
-    let what = match &plan.request().tag {
+    let planned = {
+        let vfs = vfs.clone();
+        move |request: Request| {
+            let plan = Plan::of(request, &PathBuf::from(vfs.store().place()))?;
+            plan.check_quota(vfs.store()).map(|()| plan)
+        }
+    };
+    let what = match &request.tag {
         Some(tag) => format!("{IMPORT}:{tag}"),
         None => IMPORT.to_owned(),
     };
-    let job = Job::new(what, plan.path(), context.user, plan.bytes());
+    let path = request.collection.to_string();
+    let (files, bytes) = match request.url() {
+        Some(_) => (Files::Unlisted(Box::new(request)), 0),
+        None => {
+            let plan = planned(request)?;
+            let bytes = plan.bytes();
+            (Files::Found(Box::new(plan)), bytes)
+        }
+    };
+    let job = Job::new(what, path, context.user, bytes);
     context.mounted.jobs.push(job, move |progress, report| {
+        let plan = match files {
+            Files::Found(plan) => plan,
+            Files::Unlisted(request) => unless_cancelled(progress, move || planned(*request).map(Box::new))?,
+        };
+        progress.expect(plan.bytes());
         let store = vfs.store();
         let finish = |collection: &_, node| finish.finish(vfs.engine(), collection, node);
         let mut sum = Sum::default();
@@ -50,6 +84,26 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         done
     });
     Ok(Invalidation::default())
+}
+
+/// The result of `work`, which runs on a thread of its own; that of a cancelled job is dropped.
+fn unless_cancelled<T: Send + 'static>(
+    progress: &dyn Progress,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (done, result) = channel();
+    let listing = thread::Builder::new().name("listing".to_owned());
+    let started = listing.spawn(move || drop(done.send(work())));
+    started.map_err(|error| Error::io("starting a thread", error))?;
+    loop {
+        match result.recv_timeout(LOOKED_EVERY) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) => progress.check()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; see the log of the daemon"));
+            }
+        }
+    }
 }
 
 impl Progress for Watched<'_> {

@@ -40,6 +40,7 @@ mod snapshots;
 mod sources;
 mod takeover;
 mod through_http;
+mod url_imports;
 mod variants;
 mod views;
 mod web;

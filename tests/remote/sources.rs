@@ -23,13 +23,13 @@ writer.write_header_to_file(); writer.write_kv_data_to_file(); writer.write_tens
 ";
 
 /// A bucket with models.
-struct Stand {
-    place: Place,
-    bucket: Bucket,
+pub struct Stand {
+    pub place: Place,
+    pub bucket: Bucket,
 }
 
 impl Stand {
-    fn new(manners: Manners) -> Stand {
+    pub fn new(manners: Manners) -> Stand {
         let place = Place::new();
         fs::create_dir_all(place.path("buckets/bucket/models")).unwrap();
         let bucket = Bucket::with(&place.path("buckets"), 7, manners);
@@ -37,22 +37,22 @@ impl Stand {
     }
 
     /// The path of an object.
-    fn object(&self, key: &str) -> PathBuf {
+    pub fn object(&self, key: &str) -> PathBuf {
         self.place.path("buckets/bucket/models").join(key)
     }
 
-    fn write(&self, key: &str, bytes: impl AsRef<[u8]>) {
+    pub fn write(&self, key: &str, bytes: impl AsRef<[u8]>) {
         self.place.write(&format!("buckets/bucket/models/{key}"), bytes);
     }
 
     /// Replaces an object in one moment.
-    fn replace(&self, key: &str, bytes: impl AsRef<[u8]>) {
+    pub fn replace(&self, key: &str, bytes: impl AsRef<[u8]>) {
         self.place.write("draft", bytes);
         fs::rename(self.place.path("draft"), self.object(key)).unwrap();
     }
 
     /// Models of all formats, two of them, and a file beside them.
-    fn with_models() -> Stand {
+    pub fn with_models() -> Stand {
         let stand = Stand::new(Manners::default());
         let random = &mut Random(5);
         stand.write(
@@ -74,7 +74,7 @@ impl Stand {
         stand
     }
 
-    fn command(&self) -> std::process::Command {
+    pub fn command(&self) -> std::process::Command {
         let mut command = tierfs();
         command.envs(self.bucket.environment());
         command
@@ -90,14 +90,14 @@ impl Stand {
         self.mount_url(URL, "mount", options)
     }
 
-    fn run(&self, arguments: &[&str]) -> support::Answer {
+    pub fn run(&self, arguments: &[&str]) -> support::Answer {
         answer(self.command().args(arguments))
     }
 }
 
 /// Compares all files below two directories, which have the same names.
 #[track_caller]
-fn same_trees(one: &Path, other: &Path) -> usize {
+pub fn same_trees(one: &Path, other: &Path) -> usize {
     let names = support::files_below(one);
     assert_eq!(names, support::files_below(other), "{}", one.display());
     for name in &names {

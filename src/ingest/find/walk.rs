@@ -166,8 +166,54 @@ pub(in crate::ingest) fn files(paths: &[PathBuf], revisions: &Revisions, mounts:
     Ok(walked)
 }
 
+/// The URL, if a source is not a path.
+#[cfg(feature = "remote")]
+pub(in crate::ingest) fn url_of(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| crate::remote::client::url::is_remote(text))
+}
+
+/// This program reads no URLs.
+#[cfg(not(feature = "remote"))]
+pub(in crate::ingest) fn url_of(_path: &Path) -> Option<&str> {
+    None
+}
+
+/// The files at a URL and, if the server keeps some back, one of these.
+#[cfg(feature = "remote")]
+fn listed(url: &str) -> Result<(Vec<Elsewhere>, Option<String>)> {
+    let source = crate::remote::source::open(url)?;
+    let found = crate::remote::index::collections::files(&*source)?;
+    Ok((found, source.refused()))
+}
+
+/// This program reads no URLs.
+#[cfg(not(feature = "remote"))]
+fn listed(url: &str) -> Result<(Vec<Elsewhere>, Option<String>)> {
+    Err(Error::unsupported(format!("{url}: this program has no remotes")))
+}
+
+/// The files at a URL, with the credentials of this process. `deletes` says whether files that are not among them will be
+/// removed: `Forbidden` if the server keeps some back.
+pub(in crate::ingest) fn files_at(url: &str, mounts: &Mounts, deletes: bool) -> Result<Walked> {
+    let local = url.strip_prefix("file://").map(Path::new);
+    if let Some(directory) = local {
+        mounts.refuse_ours("source", directory)?;
+    }
+    let (found, refused) = listed(url)?;
+    if let Some(key) = refused.filter(|_| deletes) {
+        let text = format!("{url} is imported without --delete: the server refuses {key}, which is not gone");
+        return Err(Error::new(ErrorKind::Forbidden, text));
+    }
+    let walked = elsewhere(url, found);
+    if let Some(directory) = local {
+        let mut found = walked.found.iter().map(|found| directory.join(found.target.path()));
+        found.try_for_each(|path| mounts.refuse_ours("source", &path).map(drop))?;
+    }
+    Ok(walked)
+}
+
 /// Files that lie elsewhere, all of one place.
-pub(in crate::ingest) fn elsewhere(root: &str, files: Vec<Elsewhere>) -> Walked {
+fn elsewhere(root: &str, files: Vec<Elsewhere>) -> Walked {
     let root: Arc<[u8]> = root.as_bytes().into();
     let given = |Elsewhere { path, file, mtime, identity, sha256 }: Elsewhere| {
         let bytes = file.len().ok()?;

@@ -14,7 +14,7 @@ use crate::ingest::find::provenance::place_of;
 use crate::ingest::find::shard_order::shards_in_order;
 use crate::ingest::find::store_paths::StoreFiles;
 use crate::ingest::find::target::Target;
-use crate::ingest::find::walk::{Found, Mounts, Walked, elsewhere, files, shards};
+use crate::ingest::find::walk::{Found, Mounts, Walked, files, files_at, shards};
 use crate::ingest::job::import_file::import_file;
 use crate::ingest::job::import_shards::{Shard, import_joined};
 use crate::ingest::job::manifest::Manifest;
@@ -32,7 +32,7 @@ use crate::model::{Cause, EntryId, Error, ErrorKind, OwnedCollectionName, Owner,
 use crate::store::Use;
 use crate::store::disk::Identity;
 use crate::store::disk::files::FileDisk;
-use crate::store::{Collection, Elsewhere, Event, EventKind, ROOT, Store, Touched, show_plain_names};
+use crate::store::{Collection, Event, EventKind, ROOT, Store, Touched, show_plain_names};
 
 pub trait Watch: Progress {
     /// The import of a file begins.
@@ -72,14 +72,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Finds the files of a request. Rejects sources on a tierfs mount and, for an import in place,
-    /// files of a store.
+    /// Finds the files of a request, also of one that names a URL. Rejects sources on a tierfs mount and, for an import
+    /// in place, files of a store.
     pub fn of(request: Request, store: &Path) -> Result<Plan> {
         let options = request.options()?;
         let mounts = Mounts::read()?;
-        let mut walked = match request.shard_of {
-            Some(_) => shards(&request.paths, &mounts)?,
-            None => files(&request.paths, &request.revisions(), &mounts)?,
+        let mut walked = match (request.url(), &request.shard_of) {
+            (Some(url), _) => files_at(url, &mounts, request.delete)?,
+            (_, Some(_)) => shards(&request.paths, &mounts)?,
+            (_, None) => files(&request.paths, &request.revisions(), &mounts)?,
         };
         if request.shard_of.is_none() {
             // Models say which tensors their data files have.
@@ -102,13 +103,6 @@ impl Plan {
         }
         let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
         Ok(Plan { request, options, walked, manifest, stores })
-    }
-
-    /// The same for files that lie elsewhere, below one URL.
-    pub fn of_elsewhere(request: Request, url: &str, files: Vec<Elsewhere>) -> Result<Plan> {
-        let walked = elsewhere(url, files);
-        let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
-        Ok(Plan { options: request.options()?, request, walked, manifest, stores: None })
     }
 
     pub fn request(&self) -> &Request {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::hub::Revisions;
+use crate::ingest::find::walk::url_of;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::WholeTensor;
 use crate::model::{
@@ -91,6 +92,11 @@ impl Request {
         self.pack && self.in_place
     }
 
+    /// The URL that is imported, if the source is not on this machine.
+    pub fn url(&self) -> Option<&str> {
+        self.paths.iter().find_map(|path| url_of(path))
+    }
+
     /// The options of the import. Fails with `Invalid` for impossible values, and for options that
     /// exclude each other.
     pub fn options(&self) -> Result<Options> {
@@ -130,6 +136,7 @@ impl Request {
         if self.reconstruct.as_deref() == Some("origin") && !self.in_place {
             return Err(Error::invalid("reconstruct=origin needs files that stay in place; add --in-place"));
         }
+        self.check_url()?;
         self.check_previous()?;
         self.tags.iter().try_for_each(|tag| check_tag(tag))?;
         parse_tags(&self.tags.join(","))?;
@@ -137,6 +144,20 @@ impl Request {
         let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
         let whole = self.whole()?;
         Ok(Options { tier, pack, encoder, blocking, strict, no_share, whole, ..Options::default() })
+    }
+
+    fn check_url(&self) -> Result<()> {
+        let Some(url) = self.url() else { return Ok(()) };
+        let excluded = [
+            (self.paths.len() > 1, "other sources"),
+            (self.in_place, "--in-place"),
+            (self.shard_of.is_some(), "--shard-of"),
+            (self.revision.is_some() || self.all_revisions, "revisions of a hub cache"),
+        ];
+        match excluded.iter().find(|(is_given, _)| *is_given) {
+            Some((_, what)) => Err(Error::invalid(format!("{url} is imported without {what}"))),
+            None => Ok(()),
+        }
     }
 
     fn check_previous(&self) -> Result<()> {
@@ -189,7 +210,7 @@ impl Request {
     }
 
     /// Parses a line of JSON. Fails with `Invalid` for a syntax error, for unknown keys, and for
-    /// relative paths, because the daemon has no meaningful working directory.
+    /// relative paths, because the daemon has no meaningful working directory. URLs stay as they are.
     pub fn parse(text: &str) -> Result<Request> {
         let value: Value = serde_json::from_str(text)
             .map_err(|error| Error::invalid(format!("the request is not valid JSON: {error}")))?;
@@ -254,6 +275,9 @@ impl Request {
     /// paths that are not UTF-8.
     pub fn to_json(&self) -> Result<String> {
         let path = |path: &PathBuf| {
+            if let Some(url) = url_of(path) {
+                return Ok(Value::from(url));
+            }
             let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
             let text = absolute.to_str().map(|text| Value::from(text.to_owned()));
             text.ok_or_else(|| Error::invalid(format!("{} is not UTF-8", path.display())))
@@ -311,7 +335,7 @@ impl Request {
 
 fn absolute(text: &str) -> Result<PathBuf> {
     let path = Path::new(text);
-    match path.is_absolute() && !text.contains('\0') {
+    match (path.is_absolute() || url_of(path).is_some()) && !text.contains('\0') {
         true => Ok(path.to_owned()),
         false => Err(Error::invalid(format!("{text:?} is not an absolute path"))),
     }
@@ -338,6 +362,12 @@ mod tests {
             "previous":true,"keep":3}"#;
         let request = Request::parse(line).unwrap();
         assert_eq!(Request::parse(&request.to_json().unwrap()).unwrap(), request);
+        #[cfg(feature = "remote")]
+        {
+            let url = Request::parse(r#"{"collection":"t/c","paths":["s3://a/b"]}"#).unwrap();
+            assert_eq!(url.url(), Some("s3://a/b"));
+            assert_eq!(Request::parse(&url.to_json().unwrap()).unwrap(), url);
+        }
         let shards = r#"{"collection":"t/c","paths":["/a"],"shard_of":"w","head_dim":64}"#;
         let shards = Request::parse(shards).unwrap();
         assert_eq!(Request::parse(&shards.to_json().unwrap()).unwrap(), shards);
@@ -380,6 +410,9 @@ mod tests {
             r#"{"collection":"t/c","paths":["/a"],"previous":true,"parent":"t/b"}"#,
             r#"{"collection":"t/c","paths":["/a"],"previous":true,"parent":"t/b","reconstruct":"delta"}"#,
             r#"{"collection":"t/c","paths":["/a"],"previous":true,"reconstruct":"factor"}"#,
+            r#"{"collection":"t/c","paths":["s3://a","/b"]}"#,
+            r#"{"collection":"t/c","paths":["s3://a"],"shard_of":"x"}"#,
+            r#"{"collection":"t/c","paths":["s3://a"],"all_revisions":true}"#,
             r#"{"collection":"t/c","paths":["/a"]} x"#,
         ] {
             assert_eq!(Request::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
