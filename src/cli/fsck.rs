@@ -421,8 +421,8 @@ fn check(open: &OpenObject, blocks: u32) -> Checked {
     let mut found = Checked { bad: 0, first: None, lost: 0 };
     let object = open.object();
     for (piece, block) in object.pieces(0..blocks, object.layout()) {
-        if block.is_some_and(|block| !open.is_here(&block)) {
-            // Only the remote of a clone has it.
+        if block.is_some_and(|block| !open.is_here(piece.start, &block)) {
+            // Only the remote of a clone has it, or the object that an import left where it lies.
             continue;
         }
         // A piece of several blocks has no payload: checking the first block covers all of them.

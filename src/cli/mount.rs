@@ -626,7 +626,7 @@ impl Args {
                 }
             })?,
         };
-        remote::fetch_clones(&store);
+        self.remote.fetch(&store)?;
         Ok(store)
     }
 
@@ -665,7 +665,7 @@ impl Args {
                 &format!("the last mount ended without {lost}"),
             );
         }
-        let waits = remote::url(&self.store).is_some() || store.has_clones();
+        let waits = remote::url(&self.store).is_some() || store.waits_for_network();
         let options = Options {
             list: self.list,
             verify: self.verify,

@@ -128,7 +128,11 @@ pub(super) fn checksum(view: &FileView) -> Result<Option<u32>> {
     let mut joined = Joined::default();
     for object in view.collection.objects_of(view.node.entry.id)? {
         let layout = object.layout();
+        let is_unread = object.origin.as_ref().is_some_and(|origin| origin.file.is_unread());
         for (piece, block) in object.blocks.read().pieces(layout) {
+            if is_unread && block.stored.in_data {
+                return Ok(None);
+            }
             if block.stored.is_zeros() {
                 joined.add_zeros(layout.bytes_of(&piece))
             } else {

@@ -114,8 +114,8 @@ impl Engine {
             if progress.is_cancelled() {
                 return;
             }
-            if bytes == Bytes::Here && block.is_some_and(|block| !open.is_here(&block)) {
-                // It is compared with its name when it is fetched.
+            if bytes == Bytes::Here && block.is_some_and(|block| !open.is_here(piece.start, &block)) {
+                // It is compared when it is fetched.
                 progress.advance(layout.bytes_of(&piece));
                 continue;
             }

@@ -10,20 +10,23 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{Manifest, Piece};
 use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, human};
-use crate::remote::client::Client;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
+use crate::remote::client::{Client, Deadlines};
 use crate::remote::place::at::{At, number_of};
 use crate::remote::place::remote::{Found, Remote};
 use crate::remote::place::signatures::Trust;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
+use crate::remote::read::far_objects::{FarObjects, FarOptions};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::piece_buffer::PieceBuffer;
 use crate::remote::read::pieces::{failed, fetched, read_log, to_io};
+use crate::store::disk::FarFile;
 use crate::store::{CloneSource, Cloned, PieceSource, RemoteError, Store};
 
 /// Opens the client of a URL.
@@ -35,13 +38,18 @@ pub struct ClonePieces {
     /// By URL.
     clients: Mutex<HashMap<String, Client>>,
     recent: PieceBuffer,
+    far: FarObjects,
     told: FailureReports,
 }
 
 impl ClonePieces {
-    /// Pieces of the remotes that the clones name, with the credentials of the environment.
-    pub fn new(tell: Tell) -> ClonePieces {
-        ClonePieces::over(Box::new(Client::open), tell)
+    /// Pieces of the remotes that the clones name, and objects that imports left where they lie, with the credentials of
+    /// the environment.
+    pub fn new(tell: impl Fn(&str, &str) + Clone + Send + Sync + 'static, far: FarOptions) -> ClonePieces {
+        let pieces = ClonePieces::over(Box::new(Client::open), Box::new(tell.clone()));
+        // Such an object belongs to no collection alone.
+        let far = FarObjects::new(far, Box::new(move |_, text| tell("", text)));
+        ClonePieces { far, ..pieces }
     }
 
     /// The same, with clients of the caller.
@@ -50,6 +58,10 @@ impl ClonePieces {
             opener,
             clients: Mutex::default(),
             recent: PieceBuffer::default(),
+            far: FarObjects::new(
+                FarOptions { cache: None, deadlines: Deadlines::default() },
+                Box::new(|path, text| log::warn!("{path}: {text}")),
+            ),
             told: FailureReports::new(tell),
         }
     }
@@ -116,6 +128,15 @@ impl PieceSource for ClonePieces {
 
     fn unkept(&self, piece: &Piece, bytes: &Arc<Vec<u8>>) {
         self.recent.keep(piece.name, bytes);
+    }
+
+    fn far_file(&self, place: &SourcePlace, bytes: u64) -> io::Result<Arc<dyn FarFile>> {
+        let found = self.far.open(place, bytes).map_err(to_io)?;
+        Ok(found)
+    }
+
+    fn save(&self) {
+        self.far.save();
     }
 
     fn tell(&self, path: &str, text: &str) {

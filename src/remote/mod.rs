@@ -17,7 +17,8 @@
 //! 2. `place`: one remote, its identity, manifests, tags, garbage.
 //!    `source`: data that nobody pushed.
 //! 3. `read`: snapshots as a mount shows them, and the cache of their pieces.
-//! 4. `clone`: pieces for the clones of a store. `index`: the data of a source as snapshots.
+//! 4. `clone`: pieces for the clones of a store, and objects that imports left where they lie. `index`: the data of a source
+//!    as snapshots.
 //! 5. `push`: snapshots that are made.
 //!
 //! `docs/REMOTE.md` describes the use, `docs/FORMAT.md` the bytes, `store/snapshot/mod.rs` how a collection becomes canonical

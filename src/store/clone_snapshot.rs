@@ -26,6 +26,7 @@ use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
 use crate::store::relocation::{Change, REMOVED};
 use crate::store::snapshot::freeze::{Frozen, next_sequence};
+use crate::store::space::external_file::FAR_NAME;
 use crate::store::space::files::payload_name;
 use crate::store::state::{ROOT, State};
 use crate::store::store::Store;
@@ -100,9 +101,12 @@ impl Store {
         self.collection(tenant, name).map(|_| ())
     }
 
-    /// Whether a collection is a clone, so that reads may wait for a network.
-    pub fn has_clones(&self) -> bool {
-        let is_clone = |tenant: &str, name: &str| matches!(self.clone_source(tenant, name), Ok(Some(_)));
+    /// Whether a collection is a clone, or has files at a URL, so that reads may wait for a network.
+    pub fn waits_for_network(&self) -> bool {
+        let is_clone = |tenant: &str, name: &str| {
+            let is_far = || self.disk.open(&format!("{tenant}/{name}/{FAR_NAME}"), Open::Read).is_ok();
+            matches!(self.clone_source(tenant, name), Ok(Some(_))) || is_far()
+        };
         let tenants = self.tenants().unwrap_or_default();
         tenants.iter().any(|tenant| {
             self.collections(tenant).unwrap_or_default().iter().any(|name| is_clone(tenant, name))

@@ -472,6 +472,7 @@ impl Store {
         if let Some(snapshots) = self.upstream.snapshots() {
             snapshots.save_cache();
         }
+        self.upstream.clones().into_iter().for_each(|clones| clones.save_cache());
     }
 
     /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). Returns whether it has

@@ -7,7 +7,8 @@ use tierfs::format::files::View;
 use tierfs::format::log::block_record::BlockRecord;
 use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
-    NUMBER_MAX, NodeEntry, NodeType, ObjectEntry, OutsideFile, Parent, RecordedDigests, TensorEntry,
+    NUMBER_MAX, NodeEntry, NodeType, ObjectEntry, OutsideFile, OutsidePlace, Parent, RecordedDigests,
+    SourcePlace, TensorEntry, Version,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
@@ -206,6 +207,16 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(1_u8.., 1..=255).prop_filter("a name", is_name)
 }
 
+fn version() -> impl Strategy<Value = Version> {
+    prop_oneof![
+        "\\PC{0,20}".prop_map(Version::ETag),
+        "\\PC{0,20}".prop_map(Version::Id),
+        any::<i64>().prop_map(Version::Modified),
+        Just(Version::Fixed),
+        any::<[u8; 32]>().prop_map(Version::Sha256),
+    ]
+}
+
 fn entry() -> impl Strategy<Value = Entry> {
     let node_type = prop_oneof![
         Just(NodeType::Directory),
@@ -268,9 +279,16 @@ fn entry() -> impl Strategy<Value = Entry> {
         }),
         ("(/[a-z. ]{1,9}x){1,5}", any::<u64>(), 0..=i64::MAX as u64, any::<i64>()).prop_map(
             |(path, file, bytes, mtime)| {
-                Entry::Outside(OutsideFile { file, path: path.into_bytes(), bytes, mtime })
+                let place = OutsidePlace::Path(path.into_bytes());
+                Entry::Outside(OutsideFile { file, place, bytes, mtime })
             }
         ),
+        ("s3://[a-z]{1,9}", "\\PC{0,20}", version(), any::<(u64, bool)>(), 0..=i64::MAX as u64, any::<i64>())
+            .prop_map(|(source, key, version, (file, is_read), bytes, mtime)| {
+                let object = Box::new(SourcePlace { source, key, version });
+                let place = OutsidePlace::Object { object, is_read };
+                Entry::Outside(OutsideFile { file, place, bytes, mtime })
+            }),
     ]
 }
 
@@ -379,8 +397,8 @@ fn a_list_longer_than_the_payload_asks_for_no_memory() {
 #[test]
 fn the_path_of_an_outside_file_is_absolute_and_plain() {
     let parse = |path: &str, bytes: u64| {
-        let path = path.as_bytes().to_vec();
-        let entry = Entry::Outside(OutsideFile { file: 1, path, bytes, mtime: -1 });
+        let place = OutsidePlace::Path(path.as_bytes().to_vec());
+        let entry = Entry::Outside(OutsideFile { file: 1, place, bytes, mtime: -1 });
         Entry::parse(entry.kind(), ENTRY_VERSION, &entry.to_bytes())
     };
     assert!(parse("/a/b c/..d", 7).is_ok());
@@ -406,7 +424,7 @@ fn a_number_with_nothing_after_it_is_corrupt() {
 #[test]
 fn records_of_newer_versions_are_unsupported_and_not_misread() {
     let bytes = Entry::NodeRemoved(EntryId(1)).to_bytes();
-    for (kind, version) in [(4, 2), (4, 0), (8, 2), (9, 2), (10, 1), (0, 1), (255, 1)] {
+    for (kind, version) in [(4, 2), (4, 0), (8, 2), (9, 2), (10, 2), (11, 1), (0, 1), (255, 1)] {
         let error = Entry::parse(kind, version, &bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "kind {kind}, version {version}");
     }

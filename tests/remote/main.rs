@@ -41,6 +41,7 @@ mod sources;
 mod takeover;
 mod through_http;
 mod url_imports;
+mod url_in_place;
 mod variants;
 mod views;
 mod web;

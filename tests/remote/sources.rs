@@ -386,9 +386,6 @@ fn a_url_is_imported_as_a_directory_is() {
         assert_same(&fs::read(local.mountpoint.join("acme/llama").join(&name)).unwrap(), &wanted, "imported");
     }
     local.unmount();
-    stand
-        .run(&["import", store, "acme/x", "s3://bucket/models/llama", "--in-place"])
-        .failed(1, &["without --in-place"]);
 }
 
 /// Reads 4 KiB at this place, without what the kernel reads ahead.

@@ -45,9 +45,17 @@ pub(in crate::cli) fn parse_tier(text: &str) -> Result<String> {
     MoveTo::parse_variant(text).map(MoveTo::variant_name)
 }
 
-/// Lets the clones of a store fetch their bytes, with the credentials of the environment.
+/// Lets the clones of a store, and its files at URLs, fetch their bytes, with the credentials of the environment.
 #[cfg(feature = "remote")]
 pub(in crate::cli) fn fetch_clones(store: &Store) {
+    use crate::remote::client::Deadlines;
+    use crate::remote::read::far_objects::FarOptions;
+
+    fetch_with(store, FarOptions { cache: None, deadlines: Deadlines::default() });
+}
+
+#[cfg(feature = "remote")]
+fn fetch_with(store: &Store, far: crate::remote::read::far_objects::FarOptions) {
     use crate::remote::clone::ClonePieces;
     use crate::store::EventKind;
 
@@ -56,7 +64,7 @@ pub(in crate::cli) fn fetch_clones(store: &Store) {
         log::warn!("{path}: {text}");
         events.tell(EventKind::Remote, path, "", text);
     };
-    store.set_piece_source(Arc::new(ClonePieces::new(Box::new(tell))));
+    store.set_piece_source(Arc::new(ClonePieces::new(tell, far)));
 }
 
 /// This program cannot fetch.
@@ -185,8 +193,8 @@ pub(in crate::cli) struct RemoteArgs {
     /// Show collections of a remote in this tier, if tierfs push --variants has published that
     #[arg(long, value_name = "TIER", value_parser = parse_tier)]
     pub tier: Option<String>,
-    /// Directory that keeps what was read from a remote, or none: then memory has the last 128 MiB [default: below
-    /// ~/.cache/tierfs]
+    /// Directory that keeps what was read from a remote, or from URLs where imports left files, or none: then memory has the
+    /// last 128 MiB [default: below ~/.cache/tierfs]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Maximum size of the cache, for example 200G, or 80% of its file system
@@ -211,15 +219,12 @@ impl RemoteArgs {
     pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
         let is_given = !self.at.is_empty()
             || self.tier.is_some()
-            || self.cache.is_some()
-            || self.cache_size.is_some()
-            || self.timeout.is_some()
             || !self.mirror.is_empty()
             || !self.trust.is_empty()
             || self.follow.is_some();
         if is_given && !is_remote {
             return Err(Error::invalid(
-                "--at, --trust, --tier, --cache, --cache-size, --mirror, --timeout and --follow are options of a remote, such as s3://BUCKET/PREFIX",
+                "--at, --trust, --tier, --mirror and --follow are options of a remote, such as s3://BUCKET/PREFIX",
             ));
         }
         Ok(())
@@ -294,6 +299,32 @@ impl RemoteArgs {
         }
         self.look.get_or_init(|| signals);
         Ok(move || drop(std::io::Write::write(&mut &sender, &[0])))
+    }
+
+    /// Lets a store that is mounted fetch bytes that lie elsewhere; those at URLs go through a cache.
+    #[cfg(feature = "remote")]
+    pub fn fetch(&self, store: &Store) -> Result<()> {
+        use crate::remote::client::Deadlines;
+        use crate::remote::read::far_objects::FarOptions;
+
+        let size = self.cache_size.as_deref().map(cache_size).transpose()?.unwrap_or_default();
+        let directory = match &self.cache {
+            _ if self.is_uncached() => None,
+            Some(directory) => Some(directory.clone()),
+            None => cache_directory().ok(),
+        };
+        let mut deadlines = Deadlines::default();
+        if let Some(seconds) = self.timeout {
+            deadlines.total = Duration::from_secs(u64::from(seconds));
+        }
+        fetch_with(store, FarOptions { cache: directory.map(|directory| (directory, size)), deadlines });
+        Ok(())
+    }
+
+    /// This program cannot fetch.
+    #[cfg(not(feature = "remote"))]
+    pub fn fetch(&self, _store: &Store) -> Result<()> {
+        Ok(())
     }
 
     /// Opens a remote to be mounted. `earlier` is the mount to go on with.

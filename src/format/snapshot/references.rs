@@ -82,7 +82,8 @@ impl Version {
         blake3::Hash::from_hex(digits).ok().map(|digest| Version::Sha256(*digest.as_bytes()))
     }
 
-    fn parts(&self) -> (u8, String) {
+    /// Its kind and its text, as a log and a manifest have them.
+    pub(in crate::format) fn parts(&self) -> (u8, String) {
         match self {
             Version::ETag(e_tag) => (0, e_tag.clone()),
             Version::Id(id) => (1, id.clone()),
@@ -92,7 +93,8 @@ impl Version {
         }
     }
 
-    fn of_parts(kind: u8, text: String) -> Result<Version> {
+    /// The version of these.
+    pub(in crate::format) fn of_parts(kind: u8, text: String) -> Result<Version> {
         let wrong = |_| Error::corrupt(format!("the time {text:?} of an object"));
         match kind {
             0 => Ok(Version::ETag(text)),

@@ -245,7 +245,7 @@ fn serve(
         let text = format!("mounting on {} (tierfs doctor names the missing part)", mountpoint.display());
         Error::io(text, error)
     };
-    let waits = || store.shows_snapshots() || store.has_clones();
+    let waits = || store.shows_snapshots() || store.waits_for_network();
     let rings = options.transport.prepare(threads, options.ring_entries, waits);
     let mounting = Mounting {
         source: store.place(),

@@ -8,3 +8,4 @@ pub(in crate::ingest) mod parents;
 pub(in crate::ingest) mod pending_parts;
 pub(in crate::ingest) mod room;
 pub(in crate::ingest) mod store_parts;
+pub(in crate::ingest) mod unread;

@@ -1,5 +1,6 @@
 //! The options of an import, the attributes of its source, and its result.
 
+use crate::format::log::catalog::OutsidePlace;
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::WholeTensor;
@@ -18,9 +19,9 @@ pub struct Options {
     pub blocking: Blocking,
     /// Where the lineage parents of the tensors are.
     pub parents: Option<Parents>,
-    /// For an import in place, the absolute path of the source with symbolic links resolved. Nothing
-    /// is copied, and the source must not change from then on.
-    pub in_place: Option<Vec<u8>>,
+    /// For an import in place, where the source lies: its absolute path with symbolic links resolved, or its place at a URL.
+    /// Nothing is copied, and the source must not change from then on.
+    pub in_place: Option<OutsidePlace>,
     /// Whether to store bytes that a data file of the store has already.
     pub no_share: bool,
     /// Whether to refuse files that can only be plain files.

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::format::log::catalog::SourcePlace;
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::ingest::find::hub::{Repository, Revisions, hub_cache};
 use crate::ingest::find::provenance::place;
@@ -47,6 +48,8 @@ pub(in crate::ingest) struct Found {
 #[derive(Clone)]
 pub(in crate::ingest) struct GivenFile {
     file: Arc<dyn File>,
+    /// Where it lies.
+    pub place: SourcePlace,
     /// Identifies its bytes, as the blob of a file of a hub cache does.
     bytes_name: String,
     /// The SHA-256 that it must have, if somebody says it.
@@ -178,6 +181,11 @@ pub(in crate::ingest) fn url_of(_path: &Path) -> Option<&str> {
     None
 }
 
+/// The path of a `file://` URL.
+pub(in crate::ingest) fn path_of(path: &Path) -> Option<&Path> {
+    url_of(path)?.strip_prefix("file://").filter(|path| path.starts_with('/')).map(Path::new)
+}
+
 /// The files at a URL and, if the server keeps some back, one of these.
 #[cfg(feature = "remote")]
 fn listed(url: &str) -> Result<(Vec<Elsewhere>, Option<String>)> {
@@ -215,12 +223,13 @@ pub(in crate::ingest) fn files_at(url: &str, mounts: &Mounts, deletes: bool) -> 
 /// Files that lie elsewhere, all of one place.
 fn elsewhere(root: &str, files: Vec<Elsewhere>) -> Walked {
     let root: Arc<[u8]> = root.as_bytes().into();
-    let given = |Elsewhere { path, file, mtime, identity, sha256 }: Elsewhere| {
+    let given = |Elsewhere { path, file, mtime, place: at, sha256 }: Elsewhere| {
         let bytes = file.len().ok()?;
         let (name, directories) = path.split_last()?;
         let target = Target { directories: directories.to_vec(), name: name.clone() };
         let source = PathBuf::from(format!("{}/{}", String::from_utf8_lossy(&root), target.path()));
-        let elsewhere = Some(GivenFile { file, bytes_name: place(b"", &identity), sha256 });
+        let bytes_name = place(b"", &at.identity());
+        let elsewhere = Some(GivenFile { file, place: at, bytes_name, sha256 });
         let (real, identity, root) = (source.clone(), Identity::default(), root.clone());
         Some(Found { source, real, target, bytes, mtime, identity, root, blob: None, elsewhere })
     };

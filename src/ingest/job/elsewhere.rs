@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::format::checksum;
-use crate::format::log::catalog::{Digests, Entry, Extent};
+use crate::format::log::catalog::{Digests, Entry};
 use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::bytes::pending_parts::Uncommitted;
-use crate::ingest::bytes::store_parts::{StoredBlocks, StoredObject, StoredParts};
+use crate::ingest::bytes::store_parts::StoredParts;
+use crate::ingest::bytes::unread::Layout;
 use crate::ingest::find::target::Target;
 use crate::ingest::job::mounted_file::{is_scanned, may_be_recognized};
 use crate::ingest::publish::commit::{Attributes, publish};
@@ -23,7 +24,7 @@ use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::content::{plain, recognize_at};
 use crate::ingest::recognize::data_files::is_data_file;
 use crate::ingest::recognize::parts::{Part, Recognized, read};
-use crate::model::{CollectionName, Dtype, Error, ErrorKind, Owner, Result, StoreId};
+use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, StoreId};
 use crate::store::disk::File;
 use crate::store::disk::elsewhere::ElsewhereDisk;
 use crate::store::{
@@ -94,10 +95,7 @@ struct Added<'a> {
 
 impl Added<'_> {
     /// Adds a file. Returns its data file.
-    fn add(
-        &self,
-        Elsewhere { path, file, mtime, identity, .. }: &Elsewhere,
-    ) -> Result<Option<DescribedFile>> {
+    fn add(&self, Elsewhere { path, file, mtime, place, .. }: &Elsewhere) -> Result<Option<DescribedFile>> {
         let Added { disk, collection, owner, reads } = *self;
         let Some((name, directories)) = path.split_last() else { return Ok(None) };
         let target = Target { directories: directories.to_vec(), name: name.clone() };
@@ -110,9 +108,13 @@ impl Added<'_> {
                 Some(uncommitted.create_data_file(bytes)?.0)
             }
         };
-        let layouts: Vec<Layout> = recognized.parts.iter().map(Layout::of).collect();
+        let layout = |part: &Part| Layout::of(part, Blocking::BySize);
+        let layouts: Vec<Layout> = recognized.parts.iter().map(layout).collect();
         let (checksums, digests) = match reads {
-            Reads::Headers => (layouts.iter().map(|layout| layout.of_places(identity)).collect(), Vec::new()),
+            Reads::Headers => {
+                let identity = place.identity();
+                (layouts.iter().map(|layout| layout.of_places(&identity)).collect(), Vec::new())
+            }
             Reads::All => read_all(file, &layouts).map_err(|error| error.at(target.path()))?,
         };
         let objects =
@@ -159,46 +161,6 @@ fn recognized(
 fn is_of_content(error: &Error) -> bool {
     let kinds = [ErrorKind::Invalid, ErrorKind::Unsupported, ErrorKind::Unreadable, ErrorKind::Corrupt];
     kinds.contains(&error.kind())
-}
-
-/// A part of a file and its blocks.
-struct Layout {
-    dtype: Dtype,
-    begin: u64,
-    end: u64,
-    block_bytes: u32,
-}
-
-impl Layout {
-    fn of(part: &Part) -> Layout {
-        let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
-        let block_bytes = Blocking::BySize.block_bytes(dtype, part.end - part.begin);
-        Layout { dtype, begin: part.begin, end: part.end, block_bytes }
-    }
-
-    /// The ranges of its blocks in the file.
-    fn blocks(&self) -> impl Iterator<Item = Range<u64>> {
-        let (end, step) = (self.end, u64::from(self.block_bytes));
-        (self.begin..end).step_by(step as usize).map(move |at| at..end.min(at + step))
-    }
-
-    /// Checksums of the places of its blocks.
-    fn of_places(&self, identity: &[u8]) -> Vec<u32> {
-        let of_file = checksum::of(identity);
-        self.blocks().map(|block| checksum::continued(of_file, &block.start.to_le_bytes())).collect()
-    }
-
-    fn stored(self, number: Option<u64>, checksums: Vec<u32>) -> StoredObject {
-        let bytes = self.end - self.begin;
-        StoredObject {
-            dtype: self.dtype,
-            bytes,
-            block_bytes: self.block_bytes,
-            extent: number.filter(|_| bytes > 0).map(|file| Extent { file, offset: self.begin }),
-            blocks: StoredBlocks::Run(checksums),
-            error: None,
-        }
-    }
 }
 
 /// The BLAKE3 of a piece, and the checksums of its blocks.

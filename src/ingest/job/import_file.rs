@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::files::safetensors;
-use crate::format::log::catalog::{Content, OutsideFile};
+use crate::format::log::catalog::{Content, OutsideFile, OutsidePlace};
 use crate::ingest::bytes::options::{Options, Origin, Report};
 use crate::ingest::bytes::pending_parts::Uncommitted;
+use crate::ingest::bytes::unread::unread_parts;
 use crate::ingest::bytes::{room, store_parts};
 use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
@@ -29,7 +30,9 @@ pub fn import_file(
     progress: &dyn Progress,
 ) -> Result<Report> {
     let outside = outside(collection, source, origin, options)?;
-    let file = outside.as_ref().map_or(source, |(_, file)| file).clone();
+    // The source at a URL holds parts of headers, for small reads of them.
+    let is_far = outside.as_ref().is_some_and(|(outside, _)| outside.object().is_some());
+    let file = outside.as_ref().filter(|_| !is_far).map_or(source, |(_, file)| file).clone();
     let (recognized, note) =
         recognize_import(collection, target.path().as_bytes(), &file, &target.name, options.strict)?;
     let source = Source { file: &file, recognized, note, outside: outside.into_iter().collect() };
@@ -74,15 +77,22 @@ pub(in crate::ingest) fn import_recognized(
         None => Digester::blake3(),
     };
     let in_place = in_place(&outside);
-    let mut stored_parts = store_parts::store_parts(
-        &mut uncommitted,
-        collection,
-        source,
-        &recognized,
-        &tier_of,
-        store_parts::How { options, outside: &in_place, digester },
-        progress,
-    )?;
+    let unread = outside.first().and_then(|(outside, _)| Some((outside, outside.object()?)));
+    let mut stored_parts = match unread.filter(|(outside, _)| outside.is_unread()) {
+        Some((outside, object)) => {
+            progress.advance(recognized.bytes);
+            unread_parts(&recognized, options.blocking, outside, &object.identity())?
+        }
+        None => store_parts::store_parts(
+            &mut uncommitted,
+            collection,
+            source,
+            &recognized,
+            &tier_of,
+            store_parts::How { options, outside: &in_place, digester },
+            progress,
+        )?,
+    };
     outside.iter().try_for_each(check_untouched)?;
     let copied: u64 = match in_place.is_empty() {
         true => 0,
@@ -129,8 +139,8 @@ pub(super) fn check_untouched((recorded, file): &OutsideSource) -> Result<()> {
     match is_untouched(&**file, recorded).map_err(|error| Error::io("asking for its time", error))? {
         true => Ok(()),
         false => {
-            let path = String::from_utf8_lossy(&recorded.path).into_owned();
-            Err(Error::invalid(format!("{path} was changed while it was imported; import it again")))
+            let name = recorded.name();
+            Err(Error::invalid(format!("{name} was changed while it was imported; import it again")))
         }
     }
 }
@@ -195,25 +205,29 @@ fn outside(
     origin: &Origin,
     options: &Options,
 ) -> Result<Option<OutsideSource>> {
-    let Some(path) = &options.in_place else { return Ok(None) };
+    let Some(place) = &options.in_place else { return Ok(None) };
     if options.tier.is_some() {
         return Err(Error::invalid(
             "files in place stay exact; import them first, then move them: tierfs tier",
         ));
     }
-    stays_at(collection, source, path, origin.mtime).map(Some)
+    if matches!(place, OutsidePlace::Object { .. }) && source.len().is_ok_and(|bytes| bytes == 0) {
+        // There is nothing to ask a server for.
+        return Ok(None);
+    }
+    stays_at(collection, source, place.clone(), origin.mtime).map(Some)
 }
 
-/// A source at a path as an external data file, and the open file.
+/// A source at a place as an external data file, and the open file.
 pub(super) fn stays_at(
     collection: &Collection,
     source: &Arc<dyn File>,
-    path: &[u8],
+    place: OutsidePlace,
     mtime: i64,
 ) -> Result<OutsideSource> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let file = collection.outside_number()?;
-    let outside = Arc::new(OutsideFile { file, path: path.to_vec(), bytes, mtime });
+    let outside = Arc::new(OutsideFile { file, place, bytes, mtime });
     let opened = collection.open_outside(&outside)?;
     Ok((outside, opened))
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::files::shard_index;
+use crate::format::log::catalog::OutsidePlace;
 use crate::ingest::bytes::options::{Options, Report};
 use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::room;
@@ -14,7 +15,7 @@ use crate::ingest::find::provenance::place_of;
 use crate::ingest::find::shard_order::shards_in_order;
 use crate::ingest::find::store_paths::StoreFiles;
 use crate::ingest::find::target::Target;
-use crate::ingest::find::walk::{Found, Mounts, Walked, files, files_at, shards};
+use crate::ingest::find::walk::{Found, Mounts, Walked, files, files_at, path_of, shards};
 use crate::ingest::job::import_file::import_file;
 use crate::ingest::job::import_shards::{Shard, import_joined};
 use crate::ingest::job::manifest::Manifest;
@@ -74,7 +75,12 @@ pub struct Plan {
 impl Plan {
     /// Finds the files of a request, also of one that names a URL. Rejects sources on a tierfs mount and, for an import
     /// in place, files of a store.
-    pub fn of(request: Request, store: &Path) -> Result<Plan> {
+    pub fn of(mut request: Request, store: &Path) -> Result<Plan> {
+        if request.in_place {
+            // Its files are those of this machine, which have paths.
+            let paths = request.paths.iter().map(|path| path_of(path).unwrap_or(path).to_owned());
+            request.paths = paths.collect();
+        }
         let options = request.options()?;
         let mounts = Mounts::read()?;
         let mut walked = match (request.url(), &request.shard_of) {
@@ -107,6 +113,11 @@ impl Plan {
 
     pub fn request(&self) -> &Request {
         &self.request
+    }
+
+    /// Whether files that stay at a URL are read once, so that their checksums are known.
+    fn reads_all(&self) -> bool {
+        self.request.checksum || self.manifest.is_some()
     }
 
     /// The path of the collection.
@@ -616,14 +627,22 @@ impl ImportJob<'_> {
         }
         let sha256 = plan.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
         let failed = |error| Error::io("opening it", error);
-        let (source, origin) = (found.open().map_err(failed)?, origin_of(found, self.owner, sha256)?);
-        let in_place = match &plan.stores {
-            Some(stores) => {
+        let (source, mut origin) = (found.open().map_err(failed)?, origin_of(found, self.owner, sha256)?);
+        if plan.request.in_place && found.elsewhere.is_some() && !plan.reads_all() {
+            // Nobody reads the bytes that it is the digest of. The cache compares them once it has all.
+            origin.sha256 = None;
+        }
+        let in_place = match (&found.elsewhere, &plan.stores) {
+            (Some(given), _) if plan.request.in_place => {
+                let (object, is_read) = (Box::new(given.place.clone()), plan.reads_all());
+                Some(OutsidePlace::Object { object, is_read })
+            }
+            (_, Some(stores)) => {
                 let real = fs::canonicalize(&found.source).map_err(failed)?;
                 stores.refuse(&found.source, &real, found.identity)?;
-                Some(real.into_os_string().into_vec())
+                Some(OutsidePlace::Path(real.into_os_string().into_vec()))
             }
-            None => None,
+            (_, None) => None,
         };
         let places =
             [place_of(&found.root, &found.target)].into_iter().chain(found.bytes_name().cloned()).collect();

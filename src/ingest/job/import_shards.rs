@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::log::catalog::Content;
+#[cfg(feature = "mount")]
+use crate::format::log::catalog::OutsidePlace;
 use crate::ingest::bytes::joined_file::JoinedFile;
 use crate::ingest::bytes::options::{Options, Origin, Report};
 use crate::ingest::bytes::pending_parts::Uncommitted;
@@ -65,7 +67,8 @@ impl Shard {
         let metadata = std::fs::metadata(path).map_err(failed)?;
         let real = std::fs::canonicalize(path).map_err(failed)?;
         stores.refuse(path, &real, identity(&metadata))?;
-        let outside = stays_at(collection, &shard.file, real.as_os_str().as_bytes(), mtime(&metadata))?;
+        let place = OutsidePlace::Path(real.as_os_str().as_bytes().to_vec());
+        let outside = stays_at(collection, &shard.file, place, mtime(&metadata))?;
         Ok(Shard { file: outside.1.clone(), outside: Some(outside), ..shard })
     }
 }

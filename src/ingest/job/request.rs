@@ -150,7 +150,6 @@ impl Request {
         let Some(url) = self.url() else { return Ok(()) };
         let excluded = [
             (self.paths.len() > 1, "other sources"),
-            (self.in_place, "--in-place"),
             (self.shard_of.is_some(), "--shard-of"),
             (self.revision.is_some() || self.all_revisions, "revisions of a hub cache"),
         ];

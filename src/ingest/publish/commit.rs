@@ -306,6 +306,9 @@ impl<'a> Arrived<'a> {
 
 /// Records the files outside the store that objects lie in.
 fn record_outside(collection: &Collection, files: &[OutsideFile]) -> Result<()> {
+    if files.iter().any(|file| file.object().is_some()) {
+        collection.note_far()?;
+    }
     collection.record(Touched::default(), |batch, _| {
         files.iter().for_each(|file| batch.entry(Entry::Outside(file.clone())));
         Ok(())

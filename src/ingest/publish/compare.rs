@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Content, FileEntry, NodeType};
+use crate::format::log::catalog::{Content, Digests, FileEntry, NodeType, OutsidePlace};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
@@ -78,6 +78,9 @@ impl Compare<'_> {
             if matches!(file.content, Content::Part | Content::Tensor) {
                 return Ok(other);
             }
+            if !self.checksum && node.bytes == found.bytes && self.is_unread_at(&state, file, found) {
+                return Ok(Comparison::Unchanged { node: id, is_retimed: false });
+            }
             let imported = Provenance::of(&state, id).filter(|imported| imported.is_of(file));
             let is_newer = imported.is_none() && node.entry.mtime > found.mtime;
             let is_same_time = match (&imported, found.bytes_name()) {
@@ -116,22 +119,49 @@ impl Compare<'_> {
         Ok(Comparison::Unchanged { node, is_retimed })
     }
 
-    /// Whether a file is stored as the options of the import say.
-    fn is_stored_so(&self, collection: &Collection, state: &State, file: &FileEntry, found: &Found) -> bool {
-        let objects: Vec<&Arc<Object>> = file.objects.iter().filter_map(|id| state.object(*id)).collect();
+    /// Whether a file lies at the URL where it was found, and nobody has read or written it.
+    fn is_unread_at(&self, state: &State, file: &FileEntry, found: &Found) -> bool {
+        let Some(given) = found.elsewhere.as_ref().filter(|_| self.in_place) else { return false };
+        let is_there =
+            |object: &Arc<Object>| {
+                object.origin.as_ref().is_some_and(|origin| {
+                    origin.file.is_unread() && origin.file.object() == Some(&given.place)
+                }) || object.bytes() == 0
+            };
+        let mut objects = file.objects.iter().filter_map(|id| state.object(*id));
+        file.digests == Digests::NotTaken
+            && objects.all(is_there)
+            && self.is_cut_so(file, state)
+            && (!self.evicts || state.parts(file).next().is_none())
+    }
+
+    /// Whether the blocks of a file have the lengths that the options say.
+    fn is_cut_so(&self, file: &FileEntry, state: &State) -> bool {
         let blocking = self.options.blocking;
-        let is_cut_so = |object: &&Arc<Object>| {
+        let is_cut_so = |object: &Arc<Object>| {
             let layout = object.logged_layout();
             layout.block_bytes == blocking.block_bytes(object.dtype(), layout.bytes)
         };
-        if blocking != Default::default() && !objects.iter().all(is_cut_so) {
+        blocking == Default::default()
+            || file.objects.iter().filter_map(|id| state.object(*id)).all(is_cut_so)
+    }
+
+    /// Whether a file is stored as the options of the import say.
+    fn is_stored_so(&self, collection: &Collection, state: &State, file: &FileEntry, found: &Found) -> bool {
+        let objects: Vec<&Arc<Object>> = file.objects.iter().filter_map(|id| state.object(*id)).collect();
+        if !self.is_cut_so(file, state) {
             return false;
         }
         let real = std::os::unix::ffi::OsStrExt::as_bytes(found.real.as_os_str());
         let is_in_place = |object: &&Arc<Object>| {
             let outside = object.extent().and_then(|extent| state.outside(extent.file));
             if self.in_place {
-                outside.is_some_and(|outside| outside.path == real)
+                object.bytes() == 0
+                    || outside.is_some_and(|outside| match (&outside.place, &found.elsewhere) {
+                        (OutsidePlace::Path(path), None) => path == real,
+                        (OutsidePlace::Object { object, .. }, Some(given)) => **object == given.place,
+                        _ => false,
+                    })
             } else {
                 outside.is_none()
             }

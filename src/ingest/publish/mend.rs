@@ -38,7 +38,7 @@ impl Damage {
             let (mut blocks, mut has_undescribed) = (Vec::new(), false);
             for (piece, block) in object.pieces(0..layout.blocks(), layout) {
                 // Blocks that only the remote of a clone has are compared when they are fetched.
-                let is_here = block.is_none_or(|block| open.is_here(&block));
+                let is_here = block.is_none_or(|block| open.is_here(piece.start, &block));
                 if !is_here || open.check(piece.start).is_ok_and(|block| !block.stored.is_lost()) {
                     continue;
                 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::format::cursor::{Reader, Writer};
+use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::keys::PieceName;
 use crate::format::snapshot::manifest::{
     BODY_BYTES_MAX, Described, FileExtent, FileKind, Manifest, ManifestFile, Piece, PieceEncoding,
@@ -95,7 +96,11 @@ pub(super) fn elsewhere(url: &str, Named { path, object }: &Named, file: &Arc<So
         path: path.clone(),
         file: file.clone(),
         mtime: object.modified.saturating_mul(NANOSECONDS),
-        identity: format!("{url}\n{}\n{:?}", object.at, object.version).into_bytes(),
+        place: SourcePlace {
+            source: url.to_owned(),
+            key: object.at.clone(),
+            version: object.version.clone(),
+        },
         sha256: object.sha256,
     }
 }

@@ -15,6 +15,7 @@ pub mod cache;
 mod collection_lookup;
 pub mod counts;
 pub mod failure_reports;
+pub mod far_objects;
 pub mod files;
 pub(in crate::remote) mod listings;
 pub mod mirrors;

@@ -72,7 +72,9 @@ impl Elsewhere {
         if url == place {
             return Ok(Referred::of(manifest, remote.client()));
         }
-        if let Some(why) = refusal(url, place, Variables::of_process().is_on(ALLOW)) {
+        // A source leads nowhere by itself: its user has named the others too.
+        let is_led = !remote.said().is_empty();
+        if is_led && let Some(why) = refusal(url, place, Variables::of_process().is_on(ALLOW)) {
             return refuse(why);
         }
         let mut clients = self.clients.lock();

@@ -5,17 +5,30 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
+use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::manifest::Piece;
 use crate::store::clones::clone_description::CloneSource;
+use crate::store::disk::FarFile;
 
-/// Fetches pieces. The layer with the network implements it.
+/// Fetches the pieces of clones, and the objects that imports left where they lie. The layer with the network implements it.
 pub trait PieceSource: Send + Sync {
     /// The bytes that a piece stands for, compared with its name. `path` is the collection that needs them.
     fn fetch(&self, path: &str, source: &CloneSource, piece: &Piece) -> io::Result<Arc<Vec<u8>>>;
     /// A file did not take the bytes of a piece: they are fetched again at its next read, unless this keeps them.
     fn unkept(&self, _piece: &Piece, _bytes: &Arc<Vec<u8>>) {}
+    /// An object of this many bytes that an import left where it lies. Nothing is asked of its source yet.
+    fn far_file(&self, place: &SourcePlace, _bytes: u64) -> io::Result<Arc<dyn FarFile>> {
+        Err(no_remotes(&place.source))
+    }
+    /// Records what a cache keeps, for the next process.
+    fn save(&self) {}
     /// Tells users of something that went wrong in a collection.
     fn tell(&self, path: &str, text: &str);
+}
+
+/// The error of a program that has no remotes.
+pub(super) fn no_remotes(url: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("it lies in {url}, and this program has no remotes"))
 }
 
 /// The remote of a clone.
@@ -46,10 +59,7 @@ impl Fetcher {
         let source = self.source();
         match self.pieces.get() {
             Some(pieces) => pieces.fetch(&self.path, &source, piece),
-            None => {
-                let text = format!("it lies in {}, and this program has no remotes", source.url);
-                Err(io::Error::new(io::ErrorKind::Unsupported, text))
-            }
+            None => Err(no_remotes(&source.url)),
         }
     }
 

@@ -35,16 +35,18 @@ use parking_lot::Mutex;
 
 pub use clone_description::{CLONE_NAME, CloneSource};
 pub use deferred_fetch::fetched_outside;
+pub(in crate::store) use deferred_fetch::{brought, noted_far};
 pub use fetch::PieceSource;
 pub use file::CloneFile;
 pub use shared_file::SharedFile;
 
+use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::clones::clone_description::{DRAFT_NAME, FILE_BYTES_MAX};
-use crate::store::clones::fetch::Fetcher;
+use crate::store::clones::fetch::{Fetcher, no_remotes};
 use crate::store::disk::forward::ForwardDisk;
-use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
+use crate::store::disk::{Disk, FarFile, File, Open, remove_if_present, replace_file};
 use crate::store::pieces::{self, map_of};
 
 /// A collection that is a clone.
@@ -73,6 +75,21 @@ impl Clones {
     /// Sets the source of pieces. Only the first call has an effect.
     pub fn set_source(&self, source: Arc<dyn PieceSource>) {
         self.pieces.get_or_init(|| source);
+    }
+
+    /// An object that an import left where it lies.
+    pub fn far_file(&self, place: &SourcePlace, bytes: u64) -> io::Result<Arc<dyn FarFile>> {
+        match self.pieces.get() {
+            Some(pieces) => pieces.far_file(place, bytes),
+            None => Err(no_remotes(&place.source)),
+        }
+    }
+
+    /// Records what the cache of such objects keeps.
+    pub fn save_cache(&self) {
+        if let Some(pieces) = self.pieces.get() {
+            pieces.save();
+        }
     }
 
     /// Whether what is fetched is kept.

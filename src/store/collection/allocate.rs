@@ -8,12 +8,13 @@ use crate::format::payload::factor::Factor;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
-use crate::store::disk::{Advice, File};
+use crate::store::disk::{Advice, File, Open};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::factors::{FACTOR_FILE, place_of_factor};
 use crate::store::object::links::{DELTA_FILE, PayloadPlace, place_of, place_of_stored};
 use crate::store::object::parts::Part;
+use crate::store::space::external_file::FAR_NAME;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::{SLOT_ALIGN, Slots};
 use crate::store::state::freed_space::Freed;
@@ -159,6 +160,18 @@ impl Collection {
     /// Notes that it has ended.
     pub fn publishing_ends(&self) {
         self.reservations.publishing_ends();
+    }
+
+    /// Notes that the collection has files at a URL, before the log names the first.
+    pub fn note_far(&self) -> Result<()> {
+        let path = format!("{}/{FAR_NAME}", self.path());
+        let disk = self.files.disk();
+        match disk.open(&path, Open::Create) {
+            Ok(_) => disk.sync_directory(&self.path()),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| Error::io(format!("making {path}"), error))
     }
 
     /// Allocates a data file number for an outside file.

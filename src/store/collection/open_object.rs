@@ -104,7 +104,8 @@ impl OpenObject {
             opened => opened.transpose()?.map(Ok),
         };
         let is_unread = extent.is_some() && collection.state().is_unread();
-        Ok(OpenObject { is_unread, ..OpenObject::over(collection, object, extent, verify, reach) })
+        let open = OpenObject::over(collection, object, extent, verify, reach);
+        Ok(OpenObject { is_unread: is_unread || open.is_unread, ..open })
     }
 
     /// A draft whose data file, [`MEMORY_FILE`], is new and in memory.
@@ -125,19 +126,15 @@ impl OpenObject {
         reach: Reach,
     ) -> OpenObject {
         let (collection, object) = (collection.clone(), object.clone());
-        OpenObject { collection, object, extent, verify, is_unread: false, reach }
+        let is_unread = object.origin.as_ref().is_some_and(|origin| origin.file.is_unread());
+        OpenObject { collection, object, extent, verify, is_unread, reach }
     }
 
     /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
     /// blocks in it fail; the file stays open.
     pub fn reopen(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> OpenObject {
-        OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
-            collection: collection.clone(),
-            object: object.clone(),
-            extent: Some(Err(error.to_string())),
-            verify,
-            is_unread: false,
-            reach: Reach::Shared,
+        OpenObject::open(collection, object, verify).unwrap_or_else(|error| {
+            OpenObject::over(collection, object, Some(Err(error.to_string())), verify, Reach::Shared)
         })
     }
 

@@ -123,10 +123,24 @@ pub trait File: ReadAt {
         Ok(None)
     }
 
+    /// The object at a URL that it is, if it is one.
+    fn far(&self) -> Option<&dyn FarFile> {
+        None
+    }
+
     /// Its attributes, as far as the disk can tell.
     fn attributes(&self) -> io::Result<FileAttributes> {
         Ok(FileAttributes::default())
     }
+}
+
+/// An object that an import left where it lies, at a URL. Reads are held to one version: `StaleNetworkFileHandle` if the
+/// object has another one by now, or is gone.
+pub trait FarFile: ReadAt {
+    /// Asks whether the object still has that version, unless that was asked a moment ago.
+    fn confirm(&self) -> io::Result<()>;
+    /// Drops copies of a stretch, so that the next read fetches it again. Returns whether that may help.
+    fn refetch(&self, offset: u64, len: u64) -> io::Result<bool>;
 }
 
 /// How a stretch of a file will be used.

@@ -51,8 +51,11 @@ impl OpenObject {
         }
     }
 
-    /// Whether a block can be read without a remote, as far as its own payload goes.
-    pub fn is_here(&self, block: &Block) -> bool {
+    /// Whether a block can be read without a remote, as far as its own payload goes, or that of its origin.
+    pub fn is_here(&self, index: u32, block: &Block) -> bool {
+        if self.is_far(index, block) {
+            return false;
+        }
         let file = self.clone_file(&block.stored);
         file.is_none_or(|file| file.is_here(block.stored.offset, u64::from(block.stored.len)))
     }

@@ -165,6 +165,10 @@ impl Collection {
     fn is_filled(&self, number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> bool {
         let bytes = bytes_in(number, objects, is_wanted);
         let outside = self.state().outside(number).cloned();
+        if outside.as_ref().is_some_and(|outside| outside.object().is_some()) {
+            // No file of this machine has its bytes for sure.
+            return false;
+        }
         let Ok(file) = self.files.data_file(number, outside.as_ref()) else { return false };
         // An outside file with a changed modification time may have other bytes.
         let is_untouched = outside.is_none_or(|recorded| is_untouched(&*file, &recorded).unwrap_or(false));

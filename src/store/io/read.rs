@@ -45,7 +45,7 @@ impl OpenObject {
         }
         let read = fetched_outside(|| self.read_here(from, out));
         if let Err(error) = &read
-            && error.kind() == ErrorKind::Io
+            && matches!(error.kind(), ErrorKind::Io | ErrorKind::Gone | ErrorKind::Forbidden)
         {
             self.note_damage(self.object.layout().index(from), error);
         }
@@ -334,6 +334,11 @@ impl OpenObject {
 
     /// Drops a copy of a payload that the disk may have. Returns whether another read may differ.
     pub(in crate::store) fn refetch(&self, stored: &Stored) -> bool {
+        if let Some(Ok(extent)) = &self.extent
+            && let Some(far) = extent.far().filter(|_| stored.in_data)
+        {
+            return far.refetch(stored.offset, u64::from(stored.len)).unwrap_or(false);
+        }
         let files = &self.collection.files;
         let path = files.path_of_payload(&self.object, stored);
         let refetch =
@@ -346,6 +351,11 @@ impl OpenObject {
         if stored.in_data {
             match &self.extent {
                 Some(Ok(extent)) => Ok(extent.clone()),
+                Some(Err(gone))
+                    if self.object.origin.as_ref().is_some_and(|at| at.file.object().is_some()) =>
+                {
+                    Err(Error::new(ErrorKind::Io, gone.clone()))
+                }
                 Some(Err(gone)) => Err(Error::corrupt(format!("{gone}; restore it, or run tierfs fsck"))),
                 None => Err(Error::corrupt("a block of a data file in an object without one")),
             }

@@ -262,7 +262,7 @@ impl OpenObject {
         let failed = || &self.object.write_state().failed;
         let is_new = match error.kind() {
             ErrorKind::Corrupt => failed().note_corrupt(index, stored, &error.to_string()),
-            ErrorKind::Io => {
+            ErrorKind::Io | ErrorKind::Gone | ErrorKind::Forbidden => {
                 failed().note_other(index, &error.to_string());
                 false
             }

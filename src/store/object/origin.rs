@@ -45,9 +45,9 @@ impl Origin {
         self.run.read().checksums.get(index as usize).copied()
     }
 
-    /// Its path, for messages.
+    /// Its path or URL, for messages.
     pub fn path(&self) -> String {
-        String::from_utf8_lossy(&self.file.path).into_owned()
+        self.file.name()
     }
 
     pub(in crate::store) fn run(&self) -> OriginRun {

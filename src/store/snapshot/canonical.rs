@@ -10,14 +10,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::format::checksum;
 use crate::format::log::catalog::Entry;
 use crate::format::log::record::{Record, Stored};
 use crate::format::snapshot::manifest::{FileKind, OwnerAndMode};
 use crate::format::snapshot::tenant_list::ListedDirectory;
 use crate::model::{Error, ErrorKind, ObjectId, OwnedCollectionName, Result, StoreId};
 use crate::store::batch::BatchRecord;
-use crate::store::collection::LIMITS_SETTING;
 use crate::store::collection::lineage::{CHILDREN_OF, PARENTS_IN};
+use crate::store::collection::open_object::{OpenObject, Verify};
+use crate::store::collection::{Collection, LIMITS_SETTING};
 use crate::store::disk::memory::MemoryDisk;
 use crate::store::disk::{Disk, Open};
 use crate::store::log::LOG_NAME;
@@ -63,6 +65,7 @@ impl Frozen {
     pub fn canonical(&self, remote: StoreId) -> Result<Canonical> {
         let still = self.still();
         let path = still.path();
+        let mut far = read_far(still)?;
         let source = still.state();
         let node = source.node(ROOT).ok_or_else(|| Error::corrupt(format!("{path} has no directory")))?;
         let owner = OwnerAndMode { uid: node.entry.uid, gid: node.entry.gid, mode: node.entry.mode };
@@ -80,7 +83,9 @@ impl Frozen {
         let mut files = Files::default();
         for (place, from) in (0..).zip(&objects) {
             let object = state.object(from.entry.id).ok_or_else(|| lacks(&path, from))?;
-            files.place(place, from, object).map_err(|error| error.at(still.path_in(&source, from)))?;
+            let checksums = far.remove(&from.entry.id).unwrap_or_default();
+            let placed = files.place(Placing { place, from, object, checksums });
+            placed.map_err(|error| error.at(still.path_in(&source, from)))?;
         }
         let mut files = files.finish(&path)?;
         set_times(&mut files, &source, &objects);
@@ -107,12 +112,12 @@ impl Frozen {
 
 impl Canonical {
     /// The collection as it was frozen.
-    pub(super) fn still(&self) -> &Arc<crate::store::collection::Collection> {
+    pub(super) fn still(&self) -> &Arc<Collection> {
         self.frozen.still()
     }
 
     /// The collection that goes on.
-    pub(super) fn live(&self) -> &Arc<crate::store::collection::Collection> {
+    pub(super) fn live(&self) -> &Arc<Collection> {
         self.frozen.live()
     }
 
@@ -232,6 +237,44 @@ fn with_number(mut state: State) -> Result<State> {
     Ok(state)
 }
 
+/// An object that gets its places.
+struct Placing<'a> {
+    /// Its place in the list of objects.
+    place: u32,
+    from: &'a Object,
+    /// The copy of `from`, for the log.
+    object: &'a Object,
+    /// Checksums of blocks at a URL that the log does not have.
+    checksums: Vec<Option<u32>>,
+}
+
+/// The checksums of the blocks of each object that lie at a URL and that nobody has read: a remote gets these bytes, and its
+/// log has to say what they are.
+fn read_far(still: &Arc<Collection>) -> Result<HashMap<ObjectId, Vec<Option<u32>>>> {
+    let is_unread =
+        |object: &&Arc<Object>| object.origin.as_ref().is_some_and(|origin| origin.file.is_unread());
+    let objects: Vec<Arc<Object>> = still.state().objects().filter(is_unread).cloned().collect();
+    let (mut all, mut bytes) = (HashMap::new(), Vec::new());
+    for object in objects {
+        let open = OpenObject::open(still, &object, Verify::First)?;
+        let layout = object.logged_layout();
+        let mut checksums = vec![None; layout.blocks() as usize];
+        for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
+            if !open.is_far(index, &block) {
+                continue;
+            }
+            bytes.resize(layout.len(index), 0);
+            let is_read =
+                open.read_origin(index, &mut bytes).map_err(|error| error.at(still.path_of(&object)))?;
+            if let Some(checksum) = checksums.get_mut(index as usize).filter(|_| is_read) {
+                *checksum = Some(checksum::of(&bytes));
+            }
+        }
+        all.insert(object.entry.id, checksums);
+    }
+    Ok(all)
+}
+
 /// The payload files that are being put together.
 #[derive(Default)]
 pub(super) struct Files(BTreeMap<(FileKind, u64), CanonicalFile>);
@@ -242,8 +285,8 @@ impl Files {
         self.0.entry((kind, number)).or_insert_with(|| CanonicalFile::new(kind, number))
     }
 
-    /// Gives the payloads of `object`, a copy of `from`, their places.
-    fn place(&mut self, place: u32, from: &Object, object: &Object) -> Result<()> {
+    /// Gives the payloads of an object their places.
+    fn place(&mut self, Placing { place, from, object, checksums }: Placing<'_>) -> Result<()> {
         let layout = object.logged_layout();
         let begins: Vec<u64> = (0..4).map(|number| self.file(FileKind::Tier, number).bytes).collect();
         let begin_deltas = self.file(FileKind::Delta, 0).bytes;
@@ -280,6 +323,10 @@ impl Files {
                 let stored = Stored { offset, ..block.stored };
                 object.set_block(index, Block { stored, ..block }, layout)?;
             } else if block.stored.in_data {
+                if let Some(checksum) = checksums.get(index as usize).copied().flatten() {
+                    block.stored.checksum = checksum;
+                    object.set_block(index, block, layout)?;
+                }
                 in_data.push(Source {
                     offset: block.stored.offset,
                     len,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
+use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::manifest::{Manifest, OwnerAndMode, SnapshotName};
 use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Result, StoreId};
@@ -118,8 +119,8 @@ pub struct Elsewhere {
     pub file: Arc<dyn File>,
     /// Time of its last change, in nanoseconds since 1970.
     pub mtime: i64,
-    /// A text that names its bytes. Files with the same text have the same bytes.
-    pub identity: Vec<u8>,
+    /// Where it lies.
+    pub place: SourcePlace,
     /// The SHA-256 of its bytes, if somebody says it.
     pub sha256: Option<[u8; 32]>,
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use crate::format::checksum;
-use crate::format::log::catalog::OutsideFile;
+use crate::format::log::catalog::{OutsideFile, OutsidePlace};
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::clones::{Clones, SharedFile};
@@ -15,7 +15,7 @@ use crate::store::disk::{Advice, Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
-use crate::store::space::external_file::Outside;
+use crate::store::space::external_file::{FarOutside, Outside};
 use crate::store::space::holders::Shown;
 use crate::store::space::reservations::ReservedSlots;
 use crate::store::upstream::{Upstream, cloned_file};
@@ -245,13 +245,22 @@ impl Files {
         Ok(file)
     }
 
-    /// Opens an outside file by its name. Reads succeed while it has its recorded length.
+    /// Opens an outside file by its name. Reads succeed while it has its recorded length, and an object at a URL its
+    /// recorded version.
     pub fn open_outside(&self, outside: &Arc<OutsideFile>) -> Result<Arc<dyn File>> {
-        let path = String::from_utf8_lossy(&outside.path).into_owned();
-        let opened = self.disk.open_outside(&outside.path);
-        let file = opened.and_then(|inner| Outside::new(inner, outside.clone()));
-        let failed = |error| Error::io(format!("opening {path}, which an import left in place"), error);
-        Ok(Arc::new(file.map_err(failed)?))
+        let opened: std::io::Result<Arc<dyn File>> = match &outside.place {
+            OutsidePlace::Path(path) => {
+                let opened = self.disk.open_outside(path);
+                opened.and_then(|inner| Ok(Arc::new(Outside::new(inner, outside.clone())?) as Arc<dyn File>))
+            }
+            OutsidePlace::Object { object, .. } => {
+                let opened = self.clones().map(|clones| clones.far_file(object, outside.bytes));
+                let opened = opened.unwrap_or_else(|| Err(std::io::ErrorKind::Unsupported.into()));
+                opened.map(|inner| Arc::new(FarOutside::new(inner, outside.clone())) as Arc<dyn File>)
+            }
+        };
+        let name = outside.name();
+        opened.map_err(|error| Error::io(format!("opening {name}, which an import left in place"), error))
     }
 
     /// Creates a data file.

@@ -7,7 +7,8 @@ use support::{Random, allocated_bytes, scale};
 use tierfs::format::budget::{STEPS_MIN, STEPS_PER_BYTE};
 use tierfs::format::files::shard_index;
 use tierfs::format::log::catalog::{
-    Content, Entry, Extent, FileEntry, NodeEntry, NodeType, ObjectEntry, OutsideFile, TensorEntry,
+    Content, Entry, Extent, FileEntry, NodeEntry, NodeType, ObjectEntry, OutsideFile, OutsidePlace,
+    TensorEntry,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::SLOT_BYTES;
@@ -281,8 +282,8 @@ fn in_turns(log: &mut Log, size: usize) {
 fn zeros_over_an_outside_file(log: &mut Log, size: usize) {
     let (id, blocks) = (log.number(), 100 * size as u32);
     let bytes = u64::from(blocks) * u64::from(BLOCK_BYTES);
-    let path = b"/outside".to_vec();
-    log.entry(&Entry::Outside(OutsideFile { file: id, path, bytes, mtime: 0 }));
+    let place = OutsidePlace::Path(b"/outside".to_vec());
+    log.entry(&Entry::Outside(OutsideFile { file: id, place, bytes, mtime: 0 }));
     log.object_of(id, Dtype::U8, u64::from(blocks));
     log.run(id, blocks);
     for place in 0..size as u32 {

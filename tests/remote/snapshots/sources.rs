@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tierfs::engine::{
     Consent, Engine, Evict, EvictRequest, MoveRequest, Moved, Reconstruct, set_reconstruct, variant,
 };
+use tierfs::format::log::catalog::OutsidePlace;
 use tierfs::ingest::{Options, Parents};
 use tierfs::model::{CollectionName, MoveTo, Owner, Silent};
 use tierfs::store::disk::Disk;
@@ -131,8 +132,10 @@ fn a_file_outside_the_store_becomes_a_data_file_and_gives_its_absent_blocks() {
     let collection = store.collection_made("t", "c", Owner { uid: 0, gid: 0 }).unwrap();
     let opened = disk.open_outside(source.as_os_str().as_encoded_bytes()).unwrap();
     let mtime = opened.attributes().unwrap().modified.unwrap();
-    let options =
-        Options { in_place: Some(source.as_os_str().as_encoded_bytes().to_vec()), ..Options::default() };
+    let options = Options {
+        in_place: Some(OutsidePlace::Path(source.as_os_str().as_encoded_bytes().to_vec())),
+        ..Options::default()
+    };
     let origin = tierfs::ingest::Origin { mtime, ..crate::fixture::origin() };
     for name in ["a.safetensors", "b.safetensors", "c.safetensors"] {
         let target = crate::fixture::target(name);

@@ -15,6 +15,10 @@
 //! | 7 Setting | node u64, key text, value: optional text |
 //! | 8 Outside file | data file u64, path text, bytes u64, mtime i64 (ns) |
 //! | 9 Written | node u64, mtime i64 (ns), ctime i64 (ns) |
+//! | 10 Outside object | data file u64, URL of its source text, key text, bytes u64, kind of its version u8, version text, mtime i64 (ns), is_read u8 |
+//!
+//! Kinds of versions are those of a manifest (`format/snapshot/references.rs`). With is_read 0 nobody has read the object:
+//! what the log has as the checksum of a block in it is that of its place.
 //!
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
 //! container, 5 cgeb, 6 gguf, 7 torch, 8 npz, 9 onnx, 10 data file of an onnx), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
@@ -47,6 +51,7 @@ use smallvec::SmallVec;
 
 use crate::format::files::View;
 use crate::format::files::cgeb::Runs;
+pub use crate::format::snapshot::references::Version;
 use crate::model::{
     CollectionName, Dtype, EntryId, MODE_BITS, ObjectId, OwnedCollectionName, Owner, SeedId, Shape, TensorId,
 };
@@ -135,12 +140,74 @@ pub enum Entry {
 pub struct OutsideFile {
     /// Its number among the data files.
     pub file: u64,
-    /// Its absolute path.
-    pub path: Vec<u8>,
+    /// Where it lies.
+    pub place: OutsidePlace,
     /// Its size in bytes at the import.
     pub bytes: u64,
     /// Its mtime at the import, in nanoseconds since 1970.
     pub mtime: i64,
+}
+
+/// The place of an outside file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OutsidePlace {
+    /// An absolute path.
+    Path(Vec<u8>),
+    /// An object of a source that is named by a URL.
+    Object {
+        /// The object.
+        object: Box<SourcePlace>,
+        /// Whether the log has the checksums of its bytes, and not those of their places.
+        is_read: bool,
+    },
+}
+
+/// An object of a source, and its version.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SourcePlace {
+    /// The URL of the source.
+    pub source: String,
+    /// The key of the object for the client of the source.
+    pub key: String,
+    /// Its version.
+    pub version: Version,
+}
+
+impl SourcePlace {
+    /// A text that names its bytes.
+    pub fn identity(&self) -> Vec<u8> {
+        let SourcePlace { source, key, version } = self;
+        format!("{source}\n{key}\n{version:?}").into_bytes()
+    }
+}
+
+impl std::fmt::Display for SourcePlace {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}/{}", self.source, self.key)
+    }
+}
+
+impl OutsideFile {
+    /// The object, if it lies at a URL.
+    pub fn object(&self) -> Option<&SourcePlace> {
+        match &self.place {
+            OutsidePlace::Path(_) => None,
+            OutsidePlace::Object { object, .. } => Some(object),
+        }
+    }
+
+    /// Whether nobody has read its bytes, so that their checksums are not known.
+    pub fn is_unread(&self) -> bool {
+        matches!(self.place, OutsidePlace::Object { is_read: false, .. })
+    }
+
+    /// Its path or URL, for messages.
+    pub fn name(&self) -> String {
+        match &self.place {
+            OutsidePlace::Path(path) => String::from_utf8_lossy(path).into_owned(),
+            OutsidePlace::Object { object, .. } => object.to_string(),
+        }
+    }
 }
 
 /// An object, to which blocks belong: a shard of a tensor, or a range of other bytes.

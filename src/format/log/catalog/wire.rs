@@ -8,7 +8,8 @@ use crate::format::log::catalog::records::{put_records, read_records, records_of
 use crate::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE, NODE_VERSION,
     NODE_WITH_RECORDS_VERSION, NODE_WITH_VIEW_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT,
-    OBJECT_WITH_PARENT_VERSION, ObjectEntry, ObjectIds, OutsideFile, Parent, RecordedDigests, TensorEntry,
+    OBJECT_WITH_PARENT_VERSION, ObjectEntry, ObjectIds, OutsideFile, OutsidePlace, Parent, RecordedDigests,
+    SourcePlace, TensorEntry, Version,
 };
 use crate::format::values::{
     read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
@@ -20,6 +21,8 @@ use crate::model::{
 
 /// Longest target of a symbolic link in bytes.
 const TARGET_BYTES_MAX: usize = 4096;
+/// The kind of an Outside entry that is an object at a URL.
+const OUTSIDE_OBJECT: u8 = 10;
 /// Longest path of an outside file in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 /// Largest number of shards of a tensor, and of parts of a file.
@@ -36,7 +39,8 @@ impl Entry {
             Entry::Name { .. } => 5,
             Entry::NameRemoved { .. } => 6,
             Entry::Setting { .. } => 7,
-            Entry::Outside(_) => 8,
+            Entry::Outside(OutsideFile { place: OutsidePlace::Path(_), .. }) => 8,
+            Entry::Outside(_) => OUTSIDE_OBJECT,
             Entry::Written { .. } => 9,
         }
     }
@@ -86,11 +90,7 @@ impl Entry {
                 write_text(&mut out, key.as_bytes());
                 write_option(&mut out, value.as_ref(), |out, value| write_text(out, value.as_bytes()));
             }
-            Entry::Outside(outside) => {
-                out.u64(outside.file);
-                write_text(&mut out, &outside.path);
-                out.u64(outside.bytes).u64(outside.mtime as u64);
-            }
+            Entry::Outside(outside) => write_outside(&mut out, outside),
             Entry::Written { node, mtime, ctime } => {
                 out.u64(node.0).u64(*mtime as u64).u64(*ctime as u64);
             }
@@ -144,6 +144,7 @@ impl Entry {
                 value: read_option(&mut bytes, read_string)?,
             },
             8 => Entry::Outside(read_outside(&mut bytes)?),
+            OUTSIDE_OBJECT => Entry::Outside(read_outside_object(&mut bytes)?),
             9 => Entry::Written {
                 node: read_number(&mut bytes)?,
                 mtime: bytes.u64()? as i64,
@@ -232,6 +233,50 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
     Ok(object)
 }
 
+fn write_outside(out: &mut Writer, OutsideFile { file, place, bytes, mtime }: &OutsideFile) {
+    out.u64(*file);
+    match place {
+        OutsidePlace::Path(path) => {
+            write_text(out, path);
+            out.u64(*bytes).u64(*mtime as u64);
+        }
+        OutsidePlace::Object { object, is_read } => {
+            let SourcePlace { source, key, version } = &**object;
+            let (kind, version) = version.parts();
+            write_text(out, source.as_bytes());
+            write_text(out, key.as_bytes());
+            out.u64(*bytes).u8(kind);
+            write_text(out, version.as_bytes());
+            out.u64(*mtime as u64).u8(u8::from(*is_read));
+        }
+    }
+}
+
+fn read_outside_object(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
+    let (file, source, key) = (bytes.u64()?, read_string(bytes)?, read_string(bytes)?);
+    let (len, kind) = (bytes.u64()?, bytes.u8()?);
+    let text = read_string(bytes)?;
+    let version = Version::of_parts(kind, text.clone())?;
+    if version.parts().1 != text {
+        return Err(Error::corrupt(format!("{text:?} as the version of an object")));
+    }
+    let mtime = bytes.u64()? as i64;
+    let is_read = match bytes.u8()? {
+        0 => false,
+        1 => true,
+        byte => return Err(Error::corrupt(format!("byte {byte} where 0 or 1 is expected"))),
+    };
+    let object = Box::new(SourcePlace { source, key, version });
+    checked_outside(OutsideFile { file, place: OutsidePlace::Object { object, is_read }, bytes: len, mtime })
+}
+
+fn checked_outside(outside: OutsideFile) -> Result<OutsideFile> {
+    if outside.bytes > i64::MAX as u64 {
+        return Err(Error::corrupt(format!("an outside file of {} bytes", outside.bytes)));
+    }
+    Ok(outside)
+}
+
 fn read_outside(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
     let file = bytes.u64()?;
     let path = read_text(bytes, PATH_BYTES_MAX)?.to_vec();
@@ -241,11 +286,8 @@ fn read_outside(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
         let path = String::from_utf8_lossy(&path).into_owned();
         return Err(Error::corrupt(format!("{path:?} as the path of an outside file")));
     }
-    let outside = OutsideFile { file, path, bytes: bytes.u64()?, mtime: bytes.u64()? as i64 };
-    if outside.bytes > i64::MAX as u64 {
-        return Err(Error::corrupt(format!("an outside file of {} bytes", outside.bytes)));
-    }
-    Ok(outside)
+    let place = OutsidePlace::Path(path);
+    checked_outside(OutsideFile { file, place, bytes: bytes.u64()?, mtime: bytes.u64()? as i64 })
 }
 
 fn write_node(out: &mut Writer, node: &NodeEntry) {
