@@ -126,6 +126,10 @@ impl Store {
         let no_clone = || Error::invalid(format!("{path} is not a clone; tierfs clone makes one"));
         let collection = self.collection(tenant, name)?;
         let source = self.clone_source(tenant, name)?.ok_or_else(no_clone)?;
+        if collection.state().outside_files().any(|outside| outside.object().is_some()) {
+            // A snapshot has none. Its canonical log would need their bytes.
+            return Ok(true);
+        }
         let canonical = Frozen::of(&collection)?.canonical(source.remote)?;
         Ok(*blake3::hash(canonical.log()).as_bytes() != source.log)
     }
@@ -202,6 +206,11 @@ fn state_of(cloned: &Cloned, number: u32, limits: Option<String>) -> Result<Stat
     state.forget_freed();
     if state.node(ROOT).is_none() {
         return Err(Error::corrupt("the log of the snapshot has no directory"));
+    }
+    if let Some(outside) = state.outside_files().next() {
+        // No push makes that. It would have this machine read what the writer of the remote names.
+        let text = format!("the log of the snapshot leads to {}, outside of the remote", outside.name());
+        return Err(Error::corrupt(text));
     }
     let (created_at, last_entry) = (state.created_at(), state.last_entry());
     state.apply_entry(Entry::Collection { number, created_at, last_entry })?;

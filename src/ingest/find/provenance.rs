@@ -7,7 +7,7 @@
 
 use crate::format::log::catalog::Entry;
 #[cfg(feature = "mount")]
-use crate::format::log::catalog::{Digests, FileEntry};
+use crate::format::log::catalog::FileEntry;
 #[cfg(feature = "mount")]
 use crate::ingest::find::target::Target;
 use crate::model::{EntryId, hex};
@@ -20,7 +20,7 @@ const IMPORTED: &str = "imported";
 /// Number of hexadecimal digits of a digest.
 const DIGITS: usize = 32;
 
-/// The digest of a symbolic link, and of a file that nobody has read.
+/// The digest of a symbolic link.
 const NO_DIGEST: &str = "-";
 
 /// The source of an imported file.
@@ -88,11 +88,7 @@ impl Provenance {
 
     /// Whether a file still has the imported bytes, in any tier.
     pub fn is_of(&self, file: &FileEntry) -> bool {
-        match file.digests.blake3() {
-            Some(blake3) => self.digest == digits(&blake3),
-            // A file that stays at a URL has no digest until it is written.
-            None => file.digests == Digests::NotTaken && self.digest == NO_DIGEST,
-        }
+        file.digests.blake3().is_some_and(|blake3| self.digest == digits(&blake3))
     }
 
     fn parse(text: &str) -> Option<Provenance> {

@@ -129,8 +129,13 @@ impl Compare<'_> {
                 }) || object.bytes() == 0
             };
         let mut objects = file.objects.iter().filter_map(|id| state.object(*id));
+        let is_unwritten = |object: &Arc<Object>| {
+            let layout = object.logged_layout();
+            let mut blocks = object.stored_blocks(0..layout.blocks(), layout);
+            blocks.all(|(index, _)| object.origin_place(index).is_some())
+        };
         file.digests == Digests::NotTaken
-            && objects.all(is_there)
+            && objects.all(|object| is_there(object) && is_unwritten(object))
             && self.is_cut_so(file, state)
             && (!self.evicts || state.parts(file).next().is_none())
     }
@@ -159,7 +164,9 @@ impl Compare<'_> {
                 object.bytes() == 0
                     || outside.is_some_and(|outside| match (&outside.place, &found.elsewhere) {
                         (OutsidePlace::Path(path), None) => path == real,
-                        (OutsidePlace::Object { object, .. }, Some(given)) => **object == given.place,
+                        (OutsidePlace::Object { object, is_read }, Some(given)) => {
+                            **object == given.place && (*is_read || !self.checksum)
+                        }
                         _ => false,
                     })
             } else {
