@@ -295,7 +295,6 @@ mod tests {
     use crate::control::Text;
     use crate::format::handover::{Head, OpenRecord, ReadBy};
     use crate::fs::state::earlier::{Before, Earlier};
-    use crate::fs::state::files_by_inode::FilesByInode;
     use crate::fs::state::open_records::Records;
     use crate::vfs::{ControlView, Scope};
 

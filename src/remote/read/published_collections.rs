@@ -12,7 +12,7 @@ use crate::format::snapshot::manifest::{Manifest, SnapshotName};
 use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::place::at::At;
-use crate::remote::place::listing::{Listed, Listing};
+use crate::remote::place::listing::Listing;
 use crate::remote::place::remote::NamedManifest;
 use crate::remote::read::collection_lookup::CollectionLookup;
 use crate::remote::read::files::{Files, Source};
