@@ -30,10 +30,10 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/tiers.md", 2_080),
     ("docs/manual/import.md", 1_305),
     ("docs/manual/controls.md", 1_410),
-    ("docs/manual/mounting.md", 1_000),
+    ("docs/manual/mounting.md", 1_080),
     ("docs/manual/forms.md", 1_850),
     ("docs/CONTROL.md", 2_205),
-    ("docs/REMOTE.md", 3_295),
+    ("docs/REMOTE.md", 3_360),
     ("docs/TIERS.md", 965),
     ("docs/LOADERS.md", 1_510),
     ("docs/PYTHON.md", 700),
@@ -45,7 +45,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/LOCKS.md", 945),
     ("docs/DECISIONS.md", 2_560),
     ("docs/BENCHMARKS.md", 1_450),
-    ("docs/FORMAT.md", 10_790),
+    ("docs/FORMAT.md", 10_810),
 ];
 /// The most words of all documents together.
 const WORDS_MAX: usize = 46_000;
