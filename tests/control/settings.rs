@@ -113,7 +113,7 @@ fn the_settings_in_effect_are_toml() {
     let mount = &config["mount"];
     let wanted = serde_json::json!({
         "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
-        "list": "both", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true, "keep_names": true, "decoded_cache": "10%",
+        "list": "both", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true, "opens": "daemon", "keep_names": true, "decoded_cache": "10%",
         "transport": "auto",
         "kernel": mount["kernel"], "process": mounted.daemon().unwrap(),
     });
