@@ -137,7 +137,7 @@ pub use state::{ROOT, State};
 pub use store::{Refreshed, Store};
 pub use tenant::{Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};
-pub use upstream::{Look, NoteNumber, NumberBefore, UnopenedCollection};
+pub use upstream::{Directories, Look, NoteNumber, NumberBefore, UnopenedCollection};
 pub use version_disk::{number_of as version_number, version_in, version_name};
 pub use version_list::{Version, versions_on};
 pub use versions::Kept;

@@ -1,10 +1,12 @@
 //! Opens collections, each once, with those that it is related to.
 //!
 //! A collection of this machine is read under the lock of the open ones. A remote may not answer for a minute, so what is
-//! needed of it is read before, and read again if it shows another snapshot meanwhile.
+//! needed of it is read before, and a collection is read again if the remote shows another snapshot of it meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use parking_lot::MutexGuard;
 
 use crate::model::{CollectionName, Error, OwnedCollectionName, Result, check_label};
 use crate::store::collection::Collection;
@@ -14,11 +16,43 @@ use crate::store::many_at_once::at_once;
 use crate::store::open_collections::{Closed, OpenCollections};
 use crate::store::repair::set_aside::open_log;
 use crate::store::store::{Store, check_tenant};
+use crate::store::upstream::ShownSnapshots;
 use crate::store::version_disk::version_in;
 use crate::store::version_list::bytes_of_versions;
 
 /// Collections that were read and that are not open yet.
 type ReadCollections = HashMap<OwnedCollectionName, Result<Collection>>;
+
+/// Newer snapshots that a collection may get while it is read. After so many it is read under the lock, which the next one
+/// waits for.
+const READ_AGAIN_MAX: u32 = 3;
+
+/// The collections that must be read before `key` can be opened: itself and those that it is related to, unless they are open
+/// or were read. Those whose remote shows another snapshot now are taken from `read`.
+fn still_missing(
+    snapshots: &dyn ShownSnapshots,
+    open: &OpenCollections,
+    key: &OwnedCollectionName,
+    read: &mut ReadCollections,
+) -> Vec<OwnedCollectionName> {
+    let (mut missing, mut waiting, mut seen) = (Vec::new(), vec![key.clone()], HashSet::new());
+    while let Some(place) = waiting.pop() {
+        if open.get(&place).is_some() || !seen.insert(place.clone()) {
+            continue;
+        }
+        match read.get(&place) {
+            Some(Err(_)) => {}
+            Some(Ok(found)) if snapshots.is_shown(place.borrowed(), found.state().number()) => {
+                waiting.extend(relatives(&found.state()));
+            }
+            _ => {
+                read.remove(&place);
+                missing.push(place);
+            }
+        }
+    }
+    missing
+}
 
 impl Store {
     /// A collection, opened if it is not open yet.
@@ -29,24 +63,63 @@ impl Store {
         }
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         let key = OwnedCollectionName::new(tenant, name);
-        let (mut read, mut read_at) = (ReadCollections::new(), None);
-        let mut open = loop {
+        let open = self.open.lock();
+        if let Some(collection) = open.get(&key) {
+            collection.note_lookup();
+            return Ok(collection.clone());
+        }
+        let Some(snapshots) = self.upstream.snapshots() else {
+            return self.open_with_related(open, key, ReadCollections::new());
+        };
+        drop(open);
+        let opened = self.opening.run(&key, || self.opened_unlocked(snapshots, &key).map_err(Arc::new));
+        // Others that waited for it have the same error.
+        opened.map_err(|error| {
+            Arc::try_unwrap(error).unwrap_or_else(|error| Error::new(error.kind(), error.to_string()))
+        })
+    }
+
+    /// Reads a collection of a remote, and those that it is related to and that are not open, with no lock held: others are
+    /// opened while the remote does not answer.
+    fn opened_unlocked(
+        &self,
+        snapshots: &dyn ShownSnapshots,
+        key: &OwnedCollectionName,
+    ) -> Result<Arc<Collection>> {
+        let (mut read, mut asked, mut again) = (ReadCollections::new(), HashSet::new(), 0);
+        loop {
             let open = self.open.lock();
-            if let Some(collection) = open.get(&key) {
-                collection.note_lookup();
+            if let Some(collection) = open.get(key) {
                 return Ok(collection.clone());
             }
-            let Some(snapshots) = self.upstream.snapshots() else { break open };
-            let changes = snapshots.changes();
-            if read_at == Some(changes) {
-                break open;
+            let missing = still_missing(snapshots, &open, key, &mut read);
+            if missing.iter().filter(|place| !asked.insert((*place).clone())).count() > 0 {
+                again += 1;
+            }
+            if missing.is_empty() || again > READ_AGAIN_MAX {
+                return self.open_with_related(open, key.clone(), read);
             }
             drop(open);
-            (read, read_at) = (self.read_unlocked(&key), Some(changes));
-        };
+            let found = at_once(&missing, |place| self.read_one(place, false));
+            read.extend(missing.into_iter().zip(found));
+            if read.get(key).is_some_and(Result::is_err)
+                && let Some(Err(error)) = read.remove(key)
+            {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Opens a collection and those that it is related to. Those that were not read yet are read under the lock.
+    fn open_with_related(
+        &self,
+        mut open: MutexGuard<'_, OpenCollections>,
+        key: OwnedCollectionName,
+        mut read: ReadCollections,
+    ) -> Result<Arc<Collection>> {
         let collection = self.open_one(&mut open, key, &mut read)?;
         // Must happen before anybody can write to objects that others depend on.
-        let mut opened = Vec::new();
+        let (mut opened, mut failed) = (Vec::new(), HashSet::new());
         let mut waiting = vec![collection.clone()];
         while let Some(found) = waiting.pop() {
             opened.push(found.clone());
@@ -55,6 +128,10 @@ impl Store {
             for relative in related {
                 let extent = match open.get(&relative) {
                     Some(extent) => extent.clone(),
+                    None if failed.contains(&relative) => {
+                        found.keep_parents_of(&relative);
+                        continue;
+                    }
                     None => match self.open_one(&mut open, relative.clone(), &mut read) {
                         Ok(extent) => {
                             waiting.push(extent.clone());
@@ -64,6 +141,7 @@ impl Store {
                         Err(error) => {
                             log::warn!("{}: a related collection is missing: {error}", found.path());
                             found.keep_parents_of(&relative);
+                            failed.insert(relative);
                             continue;
                         }
                     },
@@ -77,25 +155,6 @@ impl Store {
         // Freeing memory takes a while.
         drop((open, closed));
         Ok(collection)
-    }
-
-    /// Reads a collection of a remote, and those that it is related to and that are not open, with no lock held: others are
-    /// opened while the remote does not answer.
-    fn read_unlocked(&self, key: &OwnedCollectionName) -> ReadCollections {
-        let mut read = ReadCollections::new();
-        let mut wanted = vec![key.clone()];
-        while !wanted.is_empty() {
-            let found = at_once(&wanted, |place| self.read_one(place, false));
-            let related = found.iter().flatten().flat_map(|found| relatives(&found.state()));
-            let mut related: Vec<OwnedCollectionName> = related.collect();
-            read.extend(wanted.into_iter().zip(found));
-            let open = self.open.lock();
-            related.retain(|place| !read.contains_key(place) && open.get(place).is_none());
-            related.sort_unstable();
-            related.dedup();
-            wanted = related;
-        }
-        read
     }
 
     fn open_one(

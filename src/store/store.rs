@@ -22,14 +22,14 @@ use crate::store::disk::{Disk, File, Lock, Open, Space, remove_if_present, repla
 use crate::store::events::{EventKind, Events};
 use crate::store::io::link::Shared;
 use crate::store::link_candidates::{Sharing, data_number};
-use crate::store::many_at_once::at_once;
+use crate::store::many_at_once::{InFlight, at_once};
 use crate::store::open_collections::OpenCollections;
 use crate::store::quota::{Limits, Meter, Room, Use};
 use crate::store::repair::set_aside::open_collection;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
-use crate::store::upstream::{Look, ShownSnapshot, UnopenedCollection, Upstream};
+use crate::store::upstream::{Directories, Look, ShownSnapshot, UnopenedCollection, Upstream};
 use crate::store::version_list::{Names, numbers};
 
 /// Name of the file that makes a directory a store.
@@ -65,6 +65,8 @@ pub struct Store {
     pub(in crate::store) settings: Settings,
     /// Open collections. Held while one of this machine is opened, so that no collection is opened twice.
     pub(in crate::store) open: Mutex<OpenCollections>,
+    /// Collections of a remote that threads are opening.
+    pub(in crate::store) opening: InFlight<OwnedCollectionName, Result<Arc<Collection>, Arc<Error>>>,
     variants: Mutex<Variants>,
     pub(in crate::store) versions: Versions,
     pub(in crate::store) tenants: Tenants,
@@ -154,7 +156,8 @@ impl Store {
         })?;
         let settings = read_settings(&*disk, &*file)?;
         descriptors.keep_to(settings.descriptors_max);
-        let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
+        let tenants = Tenants::new(disk.clone(), upstream.snapshots().is_none());
+        let (open, numbered) = (Mutex::default(), Mutex::default());
         let ticks = Ticks::new(Arc::new(HostClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
         let packs = settings.pack != PACKS[0];
@@ -168,6 +171,7 @@ impl Store {
             access,
             settings,
             open,
+            opening: InFlight::default(),
             variants,
             versions,
             tenants,
@@ -410,13 +414,15 @@ impl Store {
     pub fn forget(&self, tenant: &str, name: &str) {
         if self.access == Access::Read {
             let place = OwnedCollectionName::new(tenant, name);
-            let mut open = self.open.lock();
-            open.take_closed(&place);
-            if let Some(old) = open.remove(&place) {
+            let old = {
+                let mut open = self.open.lock();
+                open.take_closed(&place);
+                open.remove(&place)
+            };
+            if let Some(old) = old {
                 let number = old.state().number();
                 self.variants.lock().retain(|(of, _), _| *of != number);
             }
-            drop(open);
             self.tenants.forget(tenant);
             self.services.invalidate_all_names();
         }
@@ -427,10 +433,10 @@ impl Store {
         let Some(upstream) = collection.files.upstream() else { return Ok(None) };
         let Some(snapshots) = upstream.snapshots() else { return Ok(None) };
         let key = (collection.state().number(), name.to_owned());
-        let mut variants = self.variants.lock();
-        if let Some(known) = variants.get(&key) {
+        if let Some(known) = self.variants.lock().get(&key) {
             return Ok(known.clone());
         }
+        // Others go on while the remote does not answer.
         let path = collection.path();
         let found = snapshots.variant(collection.place(), name);
         let found = found.map_err(|error| Error::io(format!("opening {path} in {name}"), error))?;
@@ -445,8 +451,8 @@ impl Store {
             }
             None => None,
         };
-        variants.insert(key, opened.clone());
-        Ok(opened)
+        // Another thread may have been faster.
+        Ok(self.variants.lock().entry(key).or_insert(opened).clone())
     }
 
     /// Whether it shows snapshots of a remote.
@@ -475,10 +481,10 @@ impl Store {
         self.upstream.clones().into_iter().for_each(|clones| clones.save_cache());
     }
 
-    /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). Returns whether it has
-    /// them. Other stores have none.
-    pub fn list_directories(&self, tenant: &str) -> Result<bool> {
-        let Some(snapshots) = self.upstream.snapshots() else { return Ok(false) };
+    /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). `None` if it does not
+    /// list them, and of other stores.
+    pub fn list_directories(&self, tenant: &str) -> Result<Option<Arc<Directories>>> {
+        let Some(snapshots) = self.upstream.snapshots() else { return Ok(None) };
         let failed = |error| Error::io(format!("listing {}/{tenant}", self.place()), error);
         snapshots.list_directories(tenant).map_err(failed)
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::model::{Error, Instant, MODE_BITS, Owner, Result};
+use crate::model::{Error, ErrorKind, Instant, MODE_BITS, Owner, Result};
 use crate::store::disk::{Disk, Open, remove_if_present, replace_file};
+use crate::store::many_at_once::InFlight;
 use crate::store::quota::{Limits, Meter};
 
 /// Name of the file.
@@ -158,13 +159,18 @@ impl Tenant {
 /// The tenants of an open store that were asked for.
 pub(in crate::store) struct Tenants {
     disk: Arc<dyn Disk>,
+    /// Whether a tenant without a file has the defaults. One of a remote has a file as soon as a collection can be read.
+    has_defaults: bool,
+    /// Tenants whose files threads are reading.
+    reading: InFlight<String, ()>,
     loaded: Mutex<HashMap<String, Arc<Tenant>>>,
 }
 
 impl Tenants {
-    /// The tenants of the store on this disk.
-    pub fn new(disk: Arc<dyn Disk>) -> Tenants {
-        Tenants { disk, loaded: Mutex::default() }
+    /// The tenants of the store on this disk. `has_defaults` says whether those without a file are as new ones; otherwise they
+    /// are closed.
+    pub fn new(disk: Arc<dyn Disk>, has_defaults: bool) -> Tenants {
+        Tenants { disk, has_defaults, reading: InFlight::default(), loaded: Mutex::default() }
     }
 
     /// A tenant. One that does not exist has the defaults of a new one; one whose file cannot be read is closed until it
@@ -172,9 +178,23 @@ impl Tenants {
     pub fn get(&self, name: &str) -> Arc<Tenant> {
         let tenant = self.known(name);
         if tenant.is_due() {
-            tenant.note(name, read(&*self.disk, name));
+            self.reading.run(&name.to_owned(), || {
+                // Another thread may have been faster.
+                if tenant.is_due() {
+                    tenant.note(name, self.read(name));
+                }
+            });
         }
         tenant
+    }
+
+    fn read(&self, name: &str) -> Result<TenantEntry> {
+        match read(&*self.disk, name) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.has_defaults => {
+                Ok(TenantEntry::default())
+            }
+            found => found,
+        }
     }
 
     /// A tenant, closed if its file was not read yet.
@@ -230,7 +250,9 @@ fn read(disk: &dyn Disk, name: &str) -> Result<TenantEntry> {
     let path = format!("{name}/{FILE_NAME}");
     let failed = |error| Error::io(format!("reading {path}"), error);
     let file = match disk.open(&path, Open::Read) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(TenantEntry::default()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no {path}")));
+        }
         opened => opened.map_err(failed)?,
     };
     let len = file.len().map_err(failed)?;
@@ -250,9 +272,20 @@ fn write(disk: &dyn Disk, name: &str, entry: TenantEntry) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::TenantEntry;
+    use std::sync::Arc;
+
+    use super::{CLOSED_MODE, MODE, TenantEntry, Tenants};
     use crate::model::Owner;
+    use crate::store::disk::memory::MemoryDisk;
     use crate::store::quota::Limits;
+
+    #[test]
+    fn a_tenant_without_a_file_has_the_defaults_only_on_this_machine() {
+        for (has_defaults, mode) in [(true, MODE), (false, CLOSED_MODE)] {
+            let tenants = Tenants::new(Arc::new(MemoryDisk::new()), has_defaults);
+            assert_eq!(tenants.get("t").entry().mode, mode);
+        }
+    }
 
     #[test]
     fn tenant_files_round_trip_and_invalid_texts_are_refused() {

@@ -1,12 +1,13 @@
 //! The remote that a store gets bytes from, beside its disk. A disk knows nothing of remotes: a store is opened on one
 //! and asks here for what only a remote has.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
 use crate::format::handover::Numbered;
 use crate::format::snapshot::manifest::OwnerAndMode;
-use crate::format::snapshot::tenant_list::ListedDirectory;
+use crate::format::snapshot::tenant_list::{ListedCollection, ListedDirectory};
 use crate::model::{CollectionName, OwnedCollectionName};
 use crate::store::clones::{Clones, SharedFile};
 use crate::store::disk::Disk;
@@ -50,12 +51,12 @@ pub trait ShownSnapshots: Send + Sync {
     /// A text that differs after something was pushed to the remote; `None` if the remote does not say so.
     fn last_push(&self) -> Option<Vec<u8>>;
 
-    /// How often another snapshot was shown of a collection.
-    fn changes(&self) -> u64;
+    /// Whether the collection with this number is the one that is shown. Asks nobody.
+    fn is_shown(&self, place: CollectionName<'_>, number: u32) -> bool;
 
-    /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). Returns whether it has
-    /// them; otherwise collections must be opened.
-    fn list_directories(&self, tenant: &str) -> io::Result<bool>;
+    /// Asks the remote for the directories of a tenant's collections, for [`unopened`](Self::unopened). `None` if it does not
+    /// list them; then collections must be opened.
+    fn list_directories(&self, tenant: &str) -> io::Result<Option<Arc<Directories>>>;
 
     /// The directory of a collection that nobody has opened, if the remote has said it.
     fn unopened(&self, place: CollectionName<'_>) -> Option<UnopenedCollection>;
@@ -117,6 +118,15 @@ pub enum Look {
     Listed,
     /// The next few of them: a killed push has left no note.
     Few,
+}
+
+/// The collections of a tenant, as a listing with attributes has found them.
+#[derive(Clone, Default)]
+pub struct Directories {
+    /// Those whose directories can be shown without opening them, by name.
+    pub entries: BTreeMap<String, ListedCollection>,
+    /// Names of those that were removed, or whose manifests did not come. Any other name is newer than the listing.
+    pub left_out: BTreeSet<String>,
 }
 
 /// A collection that nobody has opened.

@@ -43,5 +43,7 @@ pub use request::{
     AllocateFlags, AttributeFlags, CopyRange, Forgotten, ForgottenInode, Malformed, OpenFlags, Operation,
     REQUEST_HEADER_BYTES, RenameFlags, Request, SetAttributes, SetTime,
 };
-pub use sender::{REPLY_HEADER_BYTES, ReplyHeader, Route, Sender, TRANSFER_BYTES_MAX, ToDevice};
+pub use sender::{
+    REPLY_HEADER_BYTES, ReplyHeader, Route, Sender, TRANSFER_BYTES_MAX, ToDevice, drop_long_buffers,
+};
 pub use service::Service;

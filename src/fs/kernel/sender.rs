@@ -76,6 +76,12 @@ thread_local! {
 /// Longer buffers that no reply has. All threads share them: a mount of a remote has 64 threads, few of which reply at a time.
 static SHARED: Mutex<Vec<PageBuffer>> = Mutex::new(Vec::new());
 
+/// Frees the long buffers that no reply has.
+pub fn drop_long_buffers() {
+    let dropped = std::mem::take(&mut *SHARED.lock());
+    drop(dropped);
+}
+
 /// Sends a reply by a descriptor of the device.
 pub struct ToDevice {
     device: Arc<OwnedFd>,
@@ -102,11 +108,14 @@ impl Sender for ToDevice {
     }
 
     fn place(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > TRANSFER_BYTES_MAX {
+            return None;
+        }
         let buffer = self.buffer.get_or_insert_with(|| match len <= OWN_BYTES_MAX {
             true => BUFFER.take(),
             false => SHARED.lock().pop().unwrap_or_default(),
         });
-        (len <= TRANSFER_BYTES_MAX).then(|| buffer.sized(len))
+        Some(buffer.sized(len))
     }
 
     fn send_placed(&mut self, header: &ReplyHeader, count: usize) -> io::Result<()> {

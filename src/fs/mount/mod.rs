@@ -37,6 +37,7 @@ use crate::format::handover::{HandOver, Head};
 use crate::format::mountinfo::topmost;
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::device::{DeviceThreads, Devices};
+use crate::fs::kernel::drop_long_buffers;
 use crate::fs::kernel::notify::{Notifier, invalidate_names, resend_requests};
 use crate::fs::kernel::rings::{Choice, Prepared, Transport};
 use crate::fs::kernel::session::{Mounting, Session};
@@ -367,6 +368,7 @@ impl Mount {
         quiet.looks = quiet.looks.saturating_add(1);
         if quiet.looks == LOOKS_UNTIL_IDLE {
             store.drop_buffers();
+            drop_long_buffers();
         }
         if [1, LOOKS_UNTIL_IDLE].contains(&quiet.looks) {
             give_memory_back();

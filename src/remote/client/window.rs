@@ -45,6 +45,7 @@ struct State {
 
 struct Waiting {
     bytes: u64,
+    since: Instant,
     enter: oneshot::Sender<Permit>,
 }
 
@@ -79,7 +80,7 @@ impl Window {
                     return Permit { window: self.clone(), bytes };
                 }
                 let (enter, waiting) = oneshot::channel();
-                state.queue(class).push_back(Waiting { bytes, enter });
+                state.queue(class).push_back(Waiting { bytes, since: Instant::now(), enter });
                 waiting
             };
             if let Ok(permit) = waiting.await {
@@ -107,10 +108,11 @@ impl Window {
         (state.limit, state.active)
     }
 
-    /// Whether requests wait for a place.
-    pub fn has_waiting(&self) -> bool {
+    /// Whether a demand has waited for a place for this long. Demands get places in their order.
+    pub fn has_waited(&self, time: Duration) -> bool {
         let state = self.state.lock();
-        state.demands.iter().chain(&state.ahead).any(|waiting| !waiting.enter.is_closed())
+        let mut waiting = state.demands.iter().filter(|waiting| !waiting.enter.is_closed());
+        waiting.next().is_some_and(|first| first.since.elapsed() >= time)
     }
 
     /// The requests in flight, and the bytes that they asked for.
@@ -214,6 +216,28 @@ mod tests {
         drop(ahead);
         assert_eq!(window.limit_and_active(), (LIMIT_START, 0));
         assert!(entered(&window, Class::Ahead, 1).is_some());
+    }
+
+    #[test]
+    fn a_wait_counts_once_it_is_long_and_is_that_of_a_demand() {
+        let window = Arc::new(Window::default());
+        let taken: Vec<Permit> =
+            (0..LIMIT_START).map(|_| entered(&window, Class::Demand, 0).unwrap()).collect();
+        let wait_in = |class| {
+            let window = window.clone();
+            drop(crate::remote::client::runtime::spawn(async move { drop(window.enter(class, 0).await) }));
+        };
+        wait_in(Class::Ahead);
+        while window.state.lock().ahead.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(!window.has_waited(Duration::ZERO), "nobody waits for bytes that may be wanted soon");
+        wait_in(Class::Demand);
+        while window.state.lock().demands.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(!window.has_waited(Duration::from_secs(30)) && window.has_waited(Duration::ZERO));
+        drop(taken);
     }
 
     #[test]

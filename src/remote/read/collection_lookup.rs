@@ -6,7 +6,7 @@
 //! time, once a directory is listed with attributes. Whoever opens a collection asks the remote for its newest snapshot,
 //! whatever an entry says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -23,15 +23,13 @@ use crate::remote::place::tenant_lists::{self, is_of_head, whole_name};
 use crate::remote::read::files::Source;
 use crate::remote::read::listings::{Answer, KEPT, Listings};
 use crate::remote::read::snapshot_lookup::{Known, Newest};
+use crate::store::Directories;
 
 /// Manifests that are read at a time for a listing.
 const READ_AT_ONCE: usize = 64;
 
 /// Manifests that are on their way are left out of a listing if none has come for this long.
 const READ_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Collections by name.
-pub(in crate::remote) type Entries = BTreeMap<String, ListedCollection>;
 
 /// A tenant as it was listed.
 #[derive(Default)]
@@ -50,7 +48,7 @@ pub(in crate::remote) struct CollectionLookup {
     /// Names by tenant; those of tenants by an empty text.
     names: Listings<Vec<String>>,
     tenants: Listings<Arc<Tenant>>,
-    entries: Listings<Arc<Entries>>,
+    entries: Listings<Arc<Directories>>,
     /// The newest manifests that were listed; `None` for a remote with many.
     listed: Mutex<Option<Listing>>,
     /// Entries that were made of manifests.
@@ -152,10 +150,11 @@ impl CollectionLookup {
 
     /// The snapshot that the list of a tenant has, if it was read.
     fn entered(&self, key: &OwnedCollectionName) -> Known {
-        let Some(tenant) = self.tenants.known(&key.tenant) else { return Known::Nothing };
+        let new = self.tenants.known_now(&key.tenant);
+        let is_new = new.as_ref().is_some_and(|tenant| tenant.heads.is_some());
+        let Some(tenant) = new.or_else(|| self.tenants.known(&key.tenant)) else { return Known::Nothing };
         let Some(entry) = tenant.list.0.get(&key.name) else { return Known::Nothing };
         let listed = Listed { number: entry.number, len: entry.len };
-        let is_new = self.tenants.known_now(&key.tenant).is_some_and(|tenant| tenant.heads.is_some());
         // Its hint was listed with the ETag that the entry has: it need not be read.
         if is_new && self.is_present(key, &tenant, entry) {
             Known::JustListed(listed)
@@ -257,7 +256,7 @@ impl CollectionLookup {
     }
 
     /// The collections of a tenant that can be shown without being opened.
-    pub fn entries(self: &Arc<Self>, tenant: &str) -> Result<Arc<Entries>> {
+    pub fn entries(self: &Arc<Self>, tenant: &str) -> Result<Arc<Directories>> {
         let (lookup, of) = (self.clone(), tenant.to_owned());
         self.entries.get(tenant, move || lookup.list_entries(&of).map(|found| Answer::Of(Arc::new(found))))
     }
@@ -272,13 +271,14 @@ impl CollectionLookup {
     }
 
     /// Those that were listed last.
-    pub fn known_entries(&self, tenant: &str) -> Option<Arc<Entries>> {
+    pub fn known_entries(&self, tenant: &str) -> Option<Arc<Directories>> {
         self.entries.known(tenant)
     }
 
-    fn list_entries(self: &Arc<Self>, of: &str) -> Result<Entries> {
+    fn list_entries(self: &Arc<Self>, of: &str) -> Result<Directories> {
         let (names, tenant) = (self.collection_names(of)?, self.tenant(of)?);
-        let (mut entries, mut missing) = (Entries::new(), Vec::new());
+        let (mut entries, mut missing) = (BTreeMap::new(), Vec::new());
+        let mut left_out = BTreeSet::new();
         for name in names {
             let key = OwnedCollectionName::new(of, name.clone());
             let read = self.read.lock().get(&key).cloned();
@@ -286,17 +286,18 @@ impl CollectionLookup {
             let is_present = |listed: &ListedCollection| self.is_present(&key, &tenant, listed);
             match listed.into_iter().chain(read).find(is_present) {
                 Some(listed) => drop(entries.insert(name, listed)),
-                None => missing.push(key),
+                None => {
+                    left_out.insert(name);
+                    missing.push(key);
+                }
             }
         }
         let (mut failed, mut failures, mut is_silent) = (None, 0, !missing.is_empty());
-        self.read_each(missing, entries.is_empty(), |(key, found)| {
+        self.read_each(&tenant, missing, entries.is_empty(), |(key, found)| {
             is_silent = false;
             match found {
-                Ok(Some(mut listed)) => {
-                    let head = tenant.heads.as_ref().and_then(|heads| heads.get(&keys::escape(&key.name)));
-                    listed.head = head.cloned().unwrap_or_default();
-                    self.read.lock().insert(key.clone(), listed.clone());
+                Ok(Some(listed)) => {
+                    left_out.remove(&key.name);
                     entries.insert(key.name, listed);
                 }
                 Ok(None) => {}
@@ -317,7 +318,7 @@ impl CollectionLookup {
                 let text = format!("{}: no manifest of {of} came in time", self.source.remote().place());
                 Err(Error::new(ErrorKind::Io, text))
             }
-            _ => Ok(entries),
+            _ => Ok(Directories { entries, left_out }),
         }
     }
 
@@ -340,6 +341,7 @@ impl CollectionLookup {
     /// first is awaited as long as a request may take, which is also the longest that all may take.
     fn read_each(
         self: &Arc<Self>,
+        tenant: &Arc<Tenant>,
         keys: Vec<OwnedCollectionName>,
         mut waits: bool,
         mut take: impl FnMut(ReadEntry) -> bool,
@@ -349,11 +351,14 @@ impl CollectionLookup {
         let end = Instant::now() + client.deadlines().total + READ_PATIENCE;
         let (left, (sender, answers)) = (Arc::new(Mutex::new(keys)), mpsc::channel());
         for _ in 0..READ_AT_ONCE.min(left.lock().len()) {
-            let (lookup, left, sender) = (self.clone(), left.clone(), sender.clone());
+            let (lookup, tenant, left, sender) = (self.clone(), tenant.clone(), left.clone(), sender.clone());
             let read = move || {
                 while let Some(key) = { left.lock().pop() } {
-                    let found = lookup.read_one(&key);
-                    if let Ok(Some(listed)) = &found {
+                    let mut found = lookup.read_one(&key);
+                    if let Ok(Some(listed)) = &mut found {
+                        let head =
+                            tenant.heads.as_ref().and_then(|heads| heads.get(&keys::escape(&key.name)));
+                        listed.head = head.cloned().unwrap_or_default();
                         lookup.read.lock().insert(key.clone(), listed.clone());
                     }
                     // Nobody may wait any more.
@@ -378,7 +383,8 @@ impl CollectionLookup {
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => goes_on = false,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let is_queued = !left.lock().is_empty() || client.window().has_waiting();
+                    // The reads that are on their way have waited at least so long, so others have places.
+                    let is_queued = !left.lock().is_empty() || client.window().has_waited(READ_PATIENCE);
                     goes_on = is_queued && Instant::now() < end;
                 }
             }

@@ -1,6 +1,6 @@
 //! The snapshots of a remote as a mount shows them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 
 use crate::format::snapshot::keys;
 use crate::format::snapshot::manifest::{Manifest, SnapshotName};
-use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, StoreId};
 use crate::remote::place::at::At;
 use crate::remote::place::listing::Listing;
@@ -17,7 +16,7 @@ use crate::remote::place::remote::NamedManifest;
 use crate::remote::read::collection_lookup::CollectionLookup;
 use crate::remote::read::files::{Files, Source};
 use crate::remote::read::pieces::to_io;
-use crate::store::{Snapshot, Snapshots, Traffic};
+use crate::store::{Directories, Snapshot, Snapshots, Traffic};
 
 /// Collections that are opened together with the first of a tenant that is looked at: the next that is read is
 /// probably one of them, and waits for no manifest then. With two requests each they fill the window of a new client.
@@ -200,11 +199,11 @@ impl Snapshots for Published {
         self.snapshot(tenant, collection).map_err(to_io)
     }
 
-    fn entries(&self, tenant: &str) -> io::Result<Option<Arc<BTreeMap<String, ListedCollection>>>> {
+    fn entries(&self, tenant: &str) -> io::Result<Option<Arc<Directories>>> {
         self.lookup.entries(tenant).map(Some).map_err(to_io)
     }
 
-    fn known_entries(&self, tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
+    fn known_entries(&self, tenant: &str) -> Option<Arc<Directories>> {
         self.lookup.known_entries(tenant)
     }
 
@@ -273,7 +272,9 @@ impl Snapshots for Published {
         let beside = names.iter().skip(1).filter(is_small).take(BESIDE_MAX);
         let first: Vec<String> = names.iter().take(1).chain(beside).cloned().collect();
         let others: Vec<String> = names.iter().filter(|name| !first.contains(name)).cloned().collect();
-        let mut batches = std::iter::once(first.as_slice()).chain(others.chunks(OPENED_AT_ONCE));
+        let mut batches = std::iter::once(first.as_slice())
+            .chain(others.chunks(OPENED_AT_ONCE))
+            .filter(|batch| !batch.is_empty());
         let end = Instant::now() + self.source.remote().client().deadlines().total;
         let (sender, answers) = mpsc::channel();
         let (mut opened, mut failed, mut waiting) = (Vec::new(), None, 0);

@@ -34,7 +34,7 @@ use crate::store::space::files::{PAYLOAD_FILES, payload_name};
 use crate::store::store::{SETTINGS_NAME, Store};
 use crate::store::tenant::{FILE_NAME, TenantEntry};
 use crate::store::upstream::{
-    Look, NoteNumber, NumberBefore, ShownSnapshot, ShownSnapshots, UnopenedCollection, Upstream,
+    Directories, Look, NoteNumber, NumberBefore, ShownSnapshot, ShownSnapshots, UnopenedCollection, Upstream,
 };
 
 /// Collections of one look at a few.
@@ -60,8 +60,6 @@ struct Shown {
     /// By tenant and name.
     collections: HashMap<OwnedCollectionName, Arc<NumberedSnapshot>>,
     numbers: Numbers,
-    /// How often another snapshot was shown of a collection.
-    changes: u64,
 }
 
 /// A snapshot with the number that its collection has here.
@@ -129,7 +127,6 @@ impl SnapshotDisk {
         };
         if !is_same {
             shown.collections.remove(&key);
-            shown.changes += 1;
             match found {
                 Some(snapshot) => drop(shown.show(key, snapshot)?),
                 None => shown.numbers.gone(&key),
@@ -217,7 +214,7 @@ impl SnapshotDisk {
     ) -> SnapshotDisk {
         let (source, numbers) = (self.source.clone(), Numbers::after(shown.number));
         let collections = HashMap::from([(OwnedCollectionName::new(tenant, name), shown)]);
-        let shown = Mutex::new(Shown { collections, numbers, changes: 0 });
+        let shown = Mutex::new(Shown { collections, numbers });
         SnapshotDisk { source, shown, renewing: Mutex::default() }
     }
 
@@ -440,18 +437,18 @@ impl ShownSnapshots for SnapshotDisk {
         self.source.last_push()
     }
 
-    fn changes(&self) -> u64 {
-        self.shown.lock().changes
+    fn is_shown(&self, place: CollectionName<'_>, number: u32) -> bool {
+        self.shown.lock().collections.get(&place.owned()).is_some_and(|shown| shown.number == number)
     }
 
-    fn list_directories(&self, tenant: &str) -> io::Result<bool> {
-        Ok(self.source.entries(tenant)?.is_some())
+    fn list_directories(&self, tenant: &str) -> io::Result<Option<Arc<Directories>>> {
+        self.source.entries(tenant)
     }
 
     fn unopened(&self, place: CollectionName<'_>) -> Option<UnopenedCollection> {
         let key = place.owned();
-        let entries = self.source.known_entries(place.tenant)?;
-        let entry = entries.get(place.name)?;
+        let known = self.source.known_entries(place.tenant)?;
+        let entry = known.entries.get(place.name)?;
         let mut shown = self.shown.lock();
         if let Some(found) = shown.collections.get(&key) {
             let of_manifest = ListedCollection::of(found.manifest(), [0; 32], 0);
@@ -612,8 +609,8 @@ impl Disk for SnapshotDisk {
         let total: u64 = pieces.map(|piece| u64::from(piece.raw)).sum();
         let files: u64 = shown.collections.values().map(|shown| shown.manifest().files.len() as u64).sum();
         let unopened = shown.numbers.unopened().filter_map(|place| {
-            let entries = self.source.known_entries(&place.tenant)?;
-            entries.get(&place.name).map(|entry| (entry.bytes, entry.files))
+            let known = self.source.known_entries(&place.tenant)?;
+            known.entries.get(&place.name).map(|entry| (entry.bytes, entry.files))
         });
         let (total, files) = unopened.fold((total, files), |(total, files), (of_bytes, of_files)| {
             (total.saturating_add(of_bytes), files.saturating_add(of_files))

@@ -1,16 +1,16 @@
 //! The sources of a disk of snapshots. The layer with the network implements these traits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::manifest::{Manifest, OwnerAndMode, SnapshotName};
-use crate::format::snapshot::tenant_list::ListedCollection;
 use crate::model::{CollectionName, Result, StoreId};
 use crate::store::disk::File;
 use crate::store::disk::remote::Traffic;
 use crate::store::snapshot::canonical::Canonical;
+use crate::store::upstream::Directories;
 
 /// The snapshots of a remote.
 pub trait Snapshots: Send + Sync {
@@ -26,11 +26,11 @@ pub trait Snapshots: Send + Sync {
     fn open(&self, tenant: &str, collection: &str) -> io::Result<Option<Snapshot>>;
     /// The collections of a tenant whose directories can be shown without opening them; `None` if the source does not list
     /// directories.
-    fn entries(&self, _tenant: &str) -> io::Result<Option<Arc<BTreeMap<String, ListedCollection>>>> {
+    fn entries(&self, _tenant: &str) -> io::Result<Option<Arc<Directories>>> {
         Ok(None)
     }
     /// Those that were listed last, without a request.
-    fn known_entries(&self, _tenant: &str) -> Option<Arc<BTreeMap<String, ListedCollection>>> {
+    fn known_entries(&self, _tenant: &str) -> Option<Arc<Directories>> {
         None
     }
     /// The owner of a tenant, where no manifest says it. A list is no word for who may enter.

@@ -59,16 +59,22 @@ impl Vfs {
                 let mut names = self.store().collections(tenant)?;
                 let (mut unopened, mut failed) = (Vec::new(), None);
                 match self.store().list_directories(tenant) {
-                    Ok(false) => {}
-                    has_directories => {
-                        failed = has_directories.err();
+                    Ok(None) => {}
+                    directories => {
+                        let known = directories.as_ref().ok().and_then(|known| known.clone());
+                        failed = directories.err();
                         names.retain(|name| match self.unopened_attr(tenant, name) {
                             Some(attr) => {
                                 unopened.push((name.clone(), Ok(attr)));
                                 false
                             }
-                            // Whoever looks it up waits for the remote, and gets the error.
-                            None => self.is_entered(tenant, name) || self.store().has_open(tenant, name),
+                            // Whoever looks it up waits for the remote, and gets the error. Names that are newer than the
+                            // entries are opened.
+                            None => {
+                                known.as_ref().is_some_and(|known| !known.left_out.contains(name))
+                                    || self.is_entered(tenant, name)
+                                    || self.store().has_open(tenant, name)
+                            }
                         });
                     }
                 }
@@ -76,7 +82,15 @@ impl Vfs {
                     return Err(error);
                 }
                 let attr_of = |name: &str| self.attr_of_collection(tenant, name);
-                let others = self.store().each(names, attr_of);
+                // Open collections of a remote need no thread that waits for it.
+                let is_near =
+                    |name: &String| self.store().shows_snapshots() && self.store().has_open(tenant, name);
+                let (near, far): (Vec<_>, Vec<_>) = names.into_iter().partition(is_near);
+                let near = near.into_iter().map(|name| {
+                    let attr = attr_of(&name);
+                    (name, attr)
+                });
+                let others = near.chain(self.store().each(far, attr_of));
                 Self::list_names(unopened.into_iter().chain(others), after, take)
             }
             Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),

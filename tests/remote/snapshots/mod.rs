@@ -4,4 +4,5 @@ mod frozen;
 mod histories;
 mod hostile;
 mod memory;
+mod racing;
 mod sources;
