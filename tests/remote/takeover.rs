@@ -555,3 +555,46 @@ fn the_lists_of_a_remote_with_unopened_collections_keep_their_inode_numbers() {
     }
     mounted.unmount();
 }
+
+#[test]
+fn a_crash_is_survived_without_the_cache_and_without_keys_that_can_be_read() {
+    let stand = Stand::pushed(0);
+    let key = |name| support::repository("tests/golden/keys").join(name);
+    stand.publish(2, &["--sign", key("release.pem").to_str().unwrap()]);
+    let trusted = stand.place.path("trusted.pem");
+    fs::copy(key("release.pub.pem"), &trusted).unwrap();
+    let cache = stand.place.path("cache");
+    let options = ["--keep-device", "--passthrough", "off", "--timeout", "2"];
+    let places = ["--cache", cache.to_str().unwrap(), "--trust", trusted.to_str().unwrap()];
+    let mounted = stand.mount(&[&options[..], &places].concat());
+    let path = mounted.mountpoint.join("acme/m/x.bin");
+    let file = File::open(&path).unwrap();
+    // A note that is damaged, and a cache that is not one: neither helps while the remote is away.
+    for entry in fs::read_dir(cache.join("known")).unwrap() {
+        fs::write(entry.unwrap().path(), "damaged").unwrap();
+    }
+    let is_read = || {
+        let mut bytes = vec![0; BLOCK * BLOCKS];
+        file.read_exact_at(&mut bytes, 0).is_ok_and(|()| number_of(&bytes, 0) == 2)
+    };
+    stand.proxy.plan(|_, _| Fault::Closed);
+    kill_daemon(&mounted);
+    stand.proxy.plan(|_, _| Fault::None);
+    wait_until("the remote is back", is_read);
+    fs::rename(&cache, stand.place.path("former")).unwrap();
+    fs::write(&cache, "no directory").unwrap();
+    kill_daemon(&mounted);
+    wait_until("the bytes without a cache", is_read);
+    fs::rename(&trusted, stand.place.path("hidden.pem")).unwrap();
+    kill_daemon(&mounted);
+    let mut options = OpenOptions::new();
+    wait_until("an answer", || {
+        let found = options.read(true).custom_flags(libc::O_DIRECT).open(&path);
+        found.is_err_and(|error| error.raw_os_error() == Some(libc::EACCES))
+    });
+    fs::rename(stand.place.path("hidden.pem"), &trusted).unwrap();
+    stand.replace(&mounted);
+    wait_until("the bytes that are trusted again", is_read);
+    drop(file);
+    mounted.unmount();
+}

@@ -366,22 +366,28 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
         let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
         Cache::open(directory, size.unwrap_or_default())
     };
-    let opened_cache = || match mounted {
-        Some(options) if !options.is_uncached() => {
-            let directory = match &options.cache {
-                Some(directory) => directory.clone(),
-                None => cache_directory()?,
-            };
-            open(&directory).map(Some)
+    let opened_cache = || {
+        let opened = match mounted {
+            Some(options) if !options.is_uncached() => {
+                let directory = options.cache.clone().map_or_else(cache_directory, Ok);
+                directory.and_then(|directory| open(&directory)).map(Some)
+            }
+            _ => Ok(None),
+        };
+        match opened {
+            Err(error) if alone.is_some() => {
+                log::warn!("{error}; the mount goes on without a cache");
+                Ok(None)
+            }
+            opened => opened,
         }
-        _ => Ok(None),
     };
     let remote = match (reached, &known) {
         (Some(Ok((remote, listing))), _) => {
             let remote = if is_brief { remote.within(deadlines) } else { remote };
             Some((remote, listing, opened_cache()?, false))
         }
-        (Some(Err(error)), Some(directory)) if error.kind() == ErrorKind::Io => {
+        (Some(Err(error)), Some(directory)) if error.kind() == ErrorKind::Io && alone.is_none() => {
             let cache = open(directory)?;
             let Some(known) = cache.known(url) else { return Err(error) };
             log::warn!("{error}; the mount shows what the cache {} has", directory.display());
@@ -396,6 +402,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
             log::warn!("{error}; the mount goes on");
             let cache = opened_cache()?;
             let known = cache.as_ref().and_then(|cache| cache.known(url));
+            let known = known.filter(|known| known.said == earlier.said);
             let listing = known.map(|known| Listing::of_known(known.newest()));
             let remote = Remote::known(source.client().clone(), earlier.said)?.within(deadlines);
             Some((remote, listing, cache, error.kind() == ErrorKind::Io))
@@ -421,7 +428,13 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
             let tier = mounted.and_then(|options| options.tier.clone());
             let mirrors = mounted.map_or(&[][..], |options| &options.mirror).iter();
             let mirrors = mirrors.map(|url| Mirrors::open_mirror(url)).collect::<Result<Vec<_>>>()?;
-            let trust = Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote)?;
+            let trust = match Trust::wanted(mounted.map_or(&[][..], |options| &options.trust), &remote) {
+                Err(error) if alone.is_some() => {
+                    log::warn!("{error}; no snapshot is trusted, and the mount goes on");
+                    Some(Trust::default())
+                }
+                trust => trust?,
+            };
             let reader = Source::new(remote, cache, tell).with_mirrors(mirrors).trusting(trust);
             let reader = if is_away { reader.while_away() } else { reader };
             let reader = if mounted.is_some() { reader.reading_ahead() } else { reader };
