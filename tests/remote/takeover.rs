@@ -569,16 +569,21 @@ fn a_crash_is_survived_without_the_cache_and_without_keys_that_can_be_read() {
     let mounted = stand.mount(&[&options[..], &places].concat());
     let path = mounted.mountpoint.join("acme/m/x.bin");
     let file = File::open(&path).unwrap();
-    // A note that is damaged, and a cache that is not one: neither helps while the remote is away.
+    // The note of the remote is damaged, and later the cache is no directory.
     for entry in fs::read_dir(cache.join("known")).unwrap() {
         fs::write(entry.unwrap().path(), "damaged").unwrap();
     }
-    let is_read = || {
-        let mut bytes = vec![0; BLOCK * BLOCKS];
-        file.read_exact_at(&mut bytes, 0).is_ok_and(|()| number_of(&bytes, 0) == 2)
+    let direct = || {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(libc::O_DIRECT).open(&path)?;
+        let mut memory = Aligned::new(BLOCK);
+        file.read_exact_at(memory.pages(BLOCK), 0).map(|()| number_of(memory.pages(BLOCK), 0))
     };
+    let is_read = || direct().is_ok_and(|number| number == 2);
     stand.proxy.plan(|_, _| Fault::Closed);
     kill_daemon(&mounted);
+    let error = direct().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
     stand.proxy.plan(|_, _| Fault::None);
     wait_until("the remote is back", is_read);
     fs::rename(&cache, stand.place.path("former")).unwrap();
@@ -587,14 +592,34 @@ fn a_crash_is_survived_without_the_cache_and_without_keys_that_can_be_read() {
     wait_until("the bytes without a cache", is_read);
     fs::rename(&trusted, stand.place.path("hidden.pem")).unwrap();
     kill_daemon(&mounted);
-    let mut options = OpenOptions::new();
-    wait_until("an answer", || {
-        let found = options.read(true).custom_flags(libc::O_DIRECT).open(&path);
-        found.is_err_and(|error| error.raw_os_error() == Some(libc::EACCES))
+    wait_until("nobody is trusted", || {
+        direct().is_err_and(|error| error.raw_os_error() == Some(libc::EACCES))
     });
     fs::rename(stand.place.path("hidden.pem"), &trusted).unwrap();
-    stand.replace(&mounted);
-    wait_until("the bytes that are trusted again", is_read);
+    kill_daemon(&mounted);
+    wait_until("the keys are read again", is_read);
+    let mut bytes = vec![0; BLOCK * BLOCKS];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(number_of(&bytes, 0), 2);
     drop(file);
+    mounted.unmount();
+}
+
+#[test]
+fn a_lookup_that_waits_for_a_remote_does_not_hold_a_takeover_up() {
+    let stand = Stand::pushed(0);
+    let mounted = stand.mount(&["--cache", "none"]);
+    let path = mounted.mountpoint.join("acme/m/x.bin");
+    stand.proxy.plan(|_, _| Fault::Hangs);
+    std::thread::scope(|scope| {
+        let asked = stand.proxy.requests().0;
+        let looking = scope.spawn(|| fs::metadata(&path).map(|found| found.len()));
+        wait_until("a request", || stand.proxy.requests().0 > asked);
+        stand.proxy.plan(|_, _| Fault::None);
+        let begun = Instant::now();
+        stand.replace(&mounted);
+        assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+        assert_eq!(looking.join().unwrap().unwrap(), (BLOCK * BLOCKS) as u64);
+    });
     mounted.unmount();
 }
