@@ -623,3 +623,31 @@ fn a_lookup_that_waits_for_a_remote_does_not_hold_a_takeover_up() {
     });
     mounted.unmount();
 }
+
+#[test]
+fn a_program_that_reaches_another_remote_does_not_get_the_mount() {
+    let stand = Stand::pushed(0);
+    stand.place.write("buckets/models/foreign/x.bin", numbered(1));
+    // The other server has files where this one has a remote, and the same files.
+    stand.place.write("others/models/demo/x.bin", numbered(3));
+    stand.place.write("others/models/foreign/x.bin", numbered(1));
+    let other = Bucket::with(&stand.place.path("others"), 7, Manners::default());
+    for (url, directory) in [(URL, "acme/m"), ("s3://models/foreign", "models/foreign")] {
+        for options in [&[][..], &["--cache", "none"]] {
+            let mounted = stand.mount_url(url, options);
+            let path = mounted.mountpoint.join(directory).join("x.bin");
+            let file = File::open(&path).unwrap();
+            let before = daemons(&mounted.mountpoint);
+            let mut command = stand.command();
+            command.env("AWS_ENDPOINT", format!("http://127.0.0.1:{}", other.port()));
+            let told = take_over_by(&mut command, &mounted);
+            told.failed(1, &["its daemon goes on", "is another remote by now"]);
+            assert_eq!(daemons(&mounted.mountpoint), before);
+            let mut bytes = vec![0; BLOCK * BLOCKS];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            assert_eq!(number_of(&bytes, 0), 1);
+            drop(file);
+            mounted.unmount();
+        }
+    }
+}

@@ -82,14 +82,14 @@ impl Shape {
         }
     }
 
-    /// The shape that a mount had before. `None` if the text is not one of a shape.
+    /// The shape of a text that [`Listed`] has left. `None` if it is another text.
     pub fn parse(text: &str) -> Option<Shape> {
         match text.split(' ').collect::<Vec<_>>().as_slice() {
-            ["one", tenant, name] => {
+            [_, "one", tenant, name] => {
                 let (tenant, name) = (keys::unescape_whole(tenant)?, keys::unescape_whole(name)?);
                 Some(Shape::One(OwnedCollectionName::new(tenant, name)))
             }
-            ["many", tenant] => keys::unescape_whole(tenant).map(Shape::Many),
+            [_, "many", tenant] => keys::unescape_whole(tenant).map(Shape::Many),
             _ => None,
         }
     }
@@ -363,7 +363,8 @@ impl Snapshots for Listed {
     }
 
     fn said(&self) -> String {
-        self.shape.to_text()
+        // The id depends on the server, which the URL may not name.
+        format!("{} {}", self.id(), self.shape.to_text())
     }
 
     fn tenant_owner(&self, _tenant: &str) -> io::Result<Option<OwnerAndMode>> {
