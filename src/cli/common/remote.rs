@@ -362,6 +362,14 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
     let is_brief = known.is_some() || alone.is_some();
     let source = source::open_within(url, if is_brief { patience } else { deadlines })?;
     let reached = source.may_be_remote().then(|| Remote::open_and_list(source.client().clone()));
+    let is_another = || Error::unsupported(format!("{url} is another remote by now"));
+    // One in its place is not that of the mount, as for a daemon that has not died.
+    let reached = reached.map(|reached| {
+        reached.and_then(|reached| match alone.is_some_and(|earlier| earlier.said != reached.0.said()) {
+            true => Err(is_another()),
+            false => Ok(reached),
+        })
+    });
     let open = |directory: &Path| {
         let size = mounted.and_then(|options| options.cache_size.as_deref()).map(cache_size).transpose()?;
         Cache::open(directory, size.unwrap_or_default())
@@ -469,7 +477,7 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
     let store = Arc::new(disk).open_store()?;
     let is_other = |earlier: EarlierMount<'_>| store.said().as_deref() != Some(earlier.said);
     if earlier.is_some_and(|earlier| earlier.has_daemon && is_other(earlier)) {
-        return Err(Error::unsupported(format!("{url} is another remote by now")));
+        return Err(is_another());
     }
     if mounted.is_some() {
         events.get_or_init(|| store.events().clone());
