@@ -202,9 +202,7 @@ impl Mount {
             return Err(Error::new(ErrorKind::Busy, "a job of the mount itself does not end; try again"));
         }
         // While requests are answered, so that less is left to do when they wait.
-        if !vfs.store().shows_snapshots() {
-            vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
-        }
+        vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
         self.rest()?;
         // Those of a daemon before this one, which it has not reached yet. Of a remote, the next daemon finds files again.
         match vfs.store().shows_snapshots() {
@@ -256,14 +254,13 @@ impl Mount {
         let records = handles.records().all()?.into_iter();
         let records = records.filter_map(|(handle, record)| Some((handle, record?))).collect();
         let mut stale = Vec::new();
-        // Of a remote there is nothing to record, and a request that was left may hold the list of its collections.
-        let is_read_only = vfs.store().shows_snapshots();
-        let synced = match is_read_only {
-            true => Ok(()),
-            false => vfs.sync(&mut |forget| stale.extend(forget.nodes)),
-        };
+        let synced = vfs.sync(&mut |forget| stale.extend(forget.nodes));
         stale.extend(vfs.take_pending_invalidations().nodes);
-        let open = if is_read_only { Vec::new() } else { vfs.store().open_collections() };
+        // Of a remote there is nothing to record, and a request that was left may hold the list of its collections.
+        let open = match vfs.store().shows_snapshots() {
+            true => Vec::new(),
+            false => vfs.store().open_collections(),
+        };
         let unrecorded = open.iter().flat_map(|open| open.all_unrecorded()).next();
         let full = |(path, why): (String, String)| {
             Err(Error::new(ErrorKind::Full, format!("{path} is not recorded yet: {why}")))
