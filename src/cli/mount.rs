@@ -427,11 +427,6 @@ impl Args {
         }
         self.remote.refuse_for_store(self.is_remote())?;
         if self.given_up {
-            if self.remote.follow.is_some() {
-                // The program before has not died of this signal, and neither does this one.
-                let ignored = signal_hook::flag::register(consts::SIGHUP, Arc::default());
-                ignored.map_err(|error| Error::io("waiting for signals", error))?;
-            }
             let Some(bundle) = takeover::wait_for_other()? else { return Ok(Outcome::Succeeded) };
             return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
         }

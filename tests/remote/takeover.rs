@@ -651,3 +651,27 @@ fn a_program_that_reaches_another_remote_does_not_get_the_mount() {
         }
     }
 }
+
+#[test]
+fn a_signal_to_look_for_snapshots_does_not_end_a_daemon_that_gives_its_mount_up() {
+    let stand = Stand::pushed(0);
+    let mounted = stand.mount(&["--follow", "60"]);
+    let path = mounted.mountpoint.join("acme/m/x.bin");
+    for _ in 0..3 {
+        let daemon = daemons(&mounted.mountpoint)[0];
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _ends = SetOnDrop(&is_over);
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: kill takes two numbers and touches no memory of this process.
+                    unsafe { libc::kill(daemon, libc::SIGHUP) };
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            stand.replace(&mounted);
+        });
+        assert_eq!(number_of(&fs::read(&path).unwrap(), 0), 1);
+    }
+    mounted.unmount();
+}

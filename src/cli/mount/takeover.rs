@@ -98,8 +98,39 @@ pub(super) fn leave(args: &Args, bundle: Bundle, keeper: Option<&Keeper>) -> Err
         again.args(&args.arguments);
         Ok(again)
     };
-    let error = passed().map_or_else(|error| error, |mut again| again.exec());
+    let error = passed().map_or_else(|error| error, |again| run_instead(again, args.remote.follow.is_some()));
     Error::io("running this program again", error)
+}
+
+/// Replaces this program. Returns why that fails. A mount that follows a remote does not end by SIGHUP, and neither does the
+/// next program, which ignores it from its begin.
+fn run_instead(mut command: Command, follows: bool) -> std::io::Error {
+    let mut before = None;
+    if follows {
+        // SAFETY: zeros are an action without flags and signals.
+        let mut ignores: libc::sigaction = unsafe { std::mem::zeroed() };
+        ignores.sa_sigaction = libc::SIG_IGN;
+        match act_on_hangup(&ignores) {
+            Ok(action) => before = Some(action),
+            Err(error) => return error,
+        }
+    }
+    let error = command.exec();
+    match before.map(|before| act_on_hangup(&before)) {
+        Some(Err(error)) => error,
+        _ => error,
+    }
+}
+
+/// Sets the action of SIGHUP. Returns the one before.
+fn act_on_hangup(action: &libc::sigaction) -> std::io::Result<libc::sigaction> {
+    // SAFETY: zeros are an action, which the call replaces.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the actions live longer than the call. The new one ignores the signal, or was the action before.
+    match unsafe { libc::sigaction(libc::SIGHUP, action, &raw mut before) } {
+        0 => Ok(before),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// Waits, in a daemon that has given the mount up, until the other program has taken it up. Returns the mount if that does
