@@ -675,3 +675,27 @@ fn a_signal_to_look_for_snapshots_does_not_end_a_daemon_that_gives_its_mount_up(
     }
     mounted.unmount();
 }
+
+#[test]
+fn a_manifest_that_arrives_damaged_is_asked_for_again() {
+    let stand = Stand::pushed(0);
+    let mounted = stand.mount(&["--keep-device", "--cache", "none", "--passthrough", "off"]);
+    let path = mounted.mountpoint.join("acme/m/x.bin");
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let snapshots = stand.place.path("buckets/models/demo/snap");
+    let manifest = snapshots.join(&files_below(&snapshots)[0]);
+    let whole = fs::read(&manifest).unwrap();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    fs::write(&manifest, damaged).unwrap();
+    kill_daemon(&mounted);
+    let mut memory = Aligned::new(BLOCK);
+    let error = file.read_at(memory.pages(BLOCK), 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    fs::write(&manifest, whole).unwrap();
+    wait_until("the bytes", || file.read_exact_at(memory.pages(BLOCK), 0).is_ok());
+    assert_eq!(number_of(memory.pages(BLOCK), 0), 1);
+    drop(file);
+    mounted.unmount();
+}

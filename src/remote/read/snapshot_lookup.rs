@@ -200,8 +200,7 @@ impl Source {
             None => self.numbered(tenant, collection, name.number),
         };
         match found {
-            // Another remote may have taken its place.
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 log::warn!("{place}: {error}");
                 Ok(None)
             }
