@@ -268,25 +268,22 @@ impl Listed {
     fn snapshot_again(&self, key: &OwnedCollectionName, name: &SnapshotName) -> Result<Option<Snapshot>> {
         let kept = self.kept(key, &name.digest);
         let kept = kept.map(|index| self.of_index(index, &name.digest, name.number)).transpose()?;
-        if let Some(kept) = kept {
-            let mut opened = self.opened.lock();
-            // The next one counts on from the newest.
-            if opened.get(key).is_none_or(|before| before.snapshot.name.number < name.number) {
-                opened.insert(key.clone(), Opened { index: name.digest, snapshot: kept.clone() });
+        let again = match kept {
+            Some(kept) => kept,
+            None => {
+                let found = self.snapshot(key)?.filter(|found| found.name.digest == name.digest);
+                let Some(mut found) = found else { return Ok(None) };
+                found.name.number = name.number;
+                found.manifest = Arc::new(Manifest { number: name.number, ..(*found.manifest).clone() });
+                found
             }
-            return Ok(Some(kept));
+        };
+        let mut opened = self.opened.lock();
+        // The next one counts on from the newest.
+        if opened.get(key).is_none_or(|before| before.snapshot.name.number < name.number) {
+            opened.insert(key.clone(), Opened { index: name.digest, snapshot: again.clone() });
         }
-        let Some(mut found) = self.snapshot(key)? else { return Ok(None) };
-        if found.name.digest != name.digest {
-            return Ok(None);
-        }
-        // It counts on from the number that it had.
-        found.name.number = name.number;
-        let manifest = Manifest { number: name.number, ..(*found.manifest).clone() };
-        found.manifest = Arc::new(manifest);
-        let opened = Opened { index: name.digest, snapshot: found.clone() };
-        self.opened.lock().insert(key.clone(), opened);
-        Ok(Some(found))
+        Ok(Some(again))
     }
 }
 
