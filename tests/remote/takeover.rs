@@ -699,3 +699,24 @@ fn a_manifest_that_arrives_damaged_is_asked_for_again() {
     drop(file);
     mounted.unmount();
 }
+
+#[test]
+fn open_control_files_of_a_remote_keep_their_texts() {
+    let stand = Stand::pushed(0);
+    let mounted = stand.mount(&["--cache", "none"]);
+    for name in [".ctl/status", "acme/m/.ctl/status"] {
+        let file = File::open(mounted.mountpoint.join(name)).unwrap();
+        let text = || {
+            let mut bytes = vec![0; 1 << 16];
+            let len = file.read_at(&mut bytes, 0).unwrap();
+            bytes.truncate(len);
+            bytes
+        };
+        let before = text();
+        assert!(!before.is_empty());
+        fs::read(mounted.mountpoint.join("acme/m/model.safetensors")).unwrap();
+        (0..2).for_each(|_| stand.replace(&mounted));
+        assert_same(&text(), &before, name);
+    }
+    mounted.unmount();
+}

@@ -16,7 +16,7 @@ use crate::fs::state::form_file::FormFile;
 use crate::fs::state::handles::{Entry, Handle};
 use crate::fs::state::read_pattern::ReadPattern;
 use crate::model::{Error, ErrorKind, Result};
-use crate::vfs::{Ino, Invalidation, Located, Place};
+use crate::vfs::{Ino, Invalidation, Located};
 
 /// The files of a daemon before that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,16 +90,7 @@ impl Dispatcher {
 
     /// Opens all files of the daemon before again, so that they keep their content.
     pub fn reopen_all(&self) {
-        self.reopen_those(|_| true);
-    }
-
-    /// The same of control files, whose texts only a daemon has.
-    pub fn reopen_controls(&self) {
-        self.reopen_those(|ino| matches!(ino.place(), Place::Control { .. } | Place::FormControl { .. }));
-    }
-
-    fn reopen_those(&self, are_meant: impl Fn(Ino) -> bool) {
-        for record in self.handles.left().into_iter().filter(|record| are_meant(Ino(record.inode))) {
+        for record in self.handles.left() {
             // A request that names the handle gets the error.
             if let Err(error) = self.reopen(&record) {
                 log::debug!("inode {:#x} is not opened again: {error}", record.inode);

@@ -204,10 +204,10 @@ impl Mount {
         // While requests are answered, so that less is left to do when they wait.
         vfs.sync(&mut |forget| invalidator.forget(forget, || ()))?;
         self.rest()?;
-        // Those of a daemon before this one, which it has not reached yet. Of a remote, the next daemon finds files again.
-        match vfs.store().shows_snapshots() {
-            true => self.dispatcher.reopen_controls(),
-            false => self.dispatcher.reopen_all(),
+        // Those of a daemon before this one, which it has not reached yet. Of a remote, which may not answer, the next daemon
+        // finds them again.
+        if !vfs.store().shows_snapshots() {
+            self.dispatcher.reopen_all();
         }
         // A request may have made one meanwhile.
         self.refuse_for_jobs()?;
@@ -293,13 +293,19 @@ impl Mount {
         bundle
     }
 
-    /// The texts of open control files.
+    /// The texts of open control files, also of those that this daemon has not opened again.
     fn texts(&self) -> Vec<ShownText> {
-        let shown = |(handle, open): (u64, Arc<Handle>)| match &*open {
+        let handles = &self.dispatcher.handles;
+        let left = handles.left().into_iter().filter_map(|record| {
+            let text = handles.earlier().text_left(record.handle)?;
+            Some(ShownText { handle: record.handle, text })
+        });
+        let mut texts: Vec<ShownText> = left.collect();
+        texts.extend(handles.all().into_iter().filter_map(|(handle, open)| match &*open {
             Handle::Control(_, text, _) => Some(ShownText { handle, text: text.shown()? }),
             _ => None,
-        };
-        self.dispatcher.handles.all().into_iter().filter_map(shown).collect()
+        }));
+        texts
     }
 
     /// The files that programs write.

@@ -75,8 +75,13 @@ impl Earlier {
         is_asked && !number.is_backed() && self.opened.lock().insert(number)
     }
 
-    /// The text of an open control file, as it was when the file was opened.
+    /// The text of an open control file, as it was when the file was opened, for the first who opens it again.
     pub fn text(&self, handle: u64) -> Option<Vec<u8>> {
         self.texts.lock().remove(&handle)
+    }
+
+    /// The same, for the next daemon.
+    pub fn text_left(&self, handle: u64) -> Option<Vec<u8>> {
+        self.texts.lock().get(&handle).cloned()
     }
 }
