@@ -116,10 +116,10 @@ fn run_instead(mut command: Command, follows: bool) -> std::io::Error {
         }
     }
     let error = command.exec();
-    match before.map(|before| act_on_hangup(&before)) {
-        Some(Err(error)) => error,
-        _ => error,
+    if let Some(Err(failed)) = before.map(|before| act_on_hangup(&before)) {
+        log::warn!("SIGHUP has no effect any more: {failed}");
     }
+    error
 }
 
 /// Sets the action of SIGHUP. Returns the one before.
