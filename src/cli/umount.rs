@@ -57,7 +57,7 @@ struct Ending {
 impl Ending {
     /// Whether the number of the connection is that of a later mount.
     fn is_of_another_mount(&self) -> bool {
-        let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         mounted(&text).any(|there| there.device == self.connection.0 && there.source != self.store)
     }
 }

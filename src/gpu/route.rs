@@ -76,8 +76,8 @@ pub fn plan(path: &Path, span: Span) -> Result<Plan> {
     }
     let len = checked_len(span, found.len()).map_err(|error| error.at(path.display()))?;
     let offset = span.offset;
-    let mounts = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let mounts =
+        fs::read("/proc/self/mountinfo").map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let route = match topmost(&mounts, &real).filter(MountedThere::is_ours) {
         _ if len == 0 => Route::Host { why: "nothing is to be read".to_owned() },
         None => Route::CuFile { path: real, offset },

@@ -114,7 +114,7 @@ pub(in crate::cli) fn elsewhere() -> Vec<Elsewhere> {
     let mut found = Vec::new();
     for (number, process) in processes() {
         let Some(namespace) = namespace(&process).filter(|one| !known.contains(one)) else { continue };
-        let Ok(text) = fs::read_to_string(process.join("mountinfo")) else { continue };
+        let Ok(text) = fs::read(process.join("mountinfo")) else { continue };
         known.push(namespace);
         let name = fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
         let of_one = |mounted| Elsewhere { number, name: name.clone(), mounted };
@@ -125,7 +125,7 @@ pub(in crate::cli) fn elsewhere() -> Vec<Elsewhere> {
 
 /// The mounts that daemons of this mount namespace serve, and that only other namespaces still have.
 pub(in crate::cli) fn left_elsewhere() -> Vec<Elsewhere> {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let here: Vec<u32> = mounted(&text).map(|mounted| mounted.device).collect();
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let is_left =

@@ -27,7 +27,7 @@ impl From<MountedThere> for Mounted {
 /// The mount points of a store here.
 pub(in crate::cli) fn mountpoints_of(store: &Path) -> Vec<PathBuf> {
     let Ok(store) = fs::canonicalize(store) else { return Vec::new() };
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
     ours.map(|mounted| mounted.mountpoint).collect()
 }
@@ -120,7 +120,7 @@ pub(in crate::cli) fn explained(error: Error) -> Error {
     if !source.is_some_and(is_gone) {
         return error;
     }
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let ours = mounted(&text).filter(MountedThere::is_ours);
     let mut ours = ours.map(Mounted::from);
     match ours.find(|mounted| error.to_string().contains(&mounted.mountpoint.display().to_string())) {
@@ -153,8 +153,8 @@ pub(in crate::cli) fn resolved(path: &Path) -> Result<PathBuf> {
 /// The tierfs mount that a path lies on, if any, even if its daemon has ended.
 pub(in crate::cli) fn mount_dead_or_alive(path: &Path) -> Result<Option<Mounted>> {
     let real = resolved(path)?;
-    let text = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let text =
+        fs::read("/proc/self/mountinfo").map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let found = topmost(&text, &real).filter(MountedThere::is_ours);
     Ok(found.map(Mounted::from))
 }
@@ -173,8 +173,8 @@ pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
         )));
     }
     let Ok(store) = fs::canonicalize(path) else { return Ok(None) };
-    let text = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let text =
+        fs::read("/proc/self/mountinfo").map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
     let mut ours = ours.map(Mounted::from);
     // A mount whose daemon has ended does not hold the store.
@@ -194,8 +194,8 @@ pub(in crate::cli) fn refuse_own_mount(path: &Path) -> Result<()> {
 
 /// Every tierfs mount of this machine.
 pub(in crate::cli) fn all_mounts() -> Result<Vec<Mounted>> {
-    let text = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let text =
+        fs::read("/proc/self/mountinfo").map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let found = mounted(&text).filter(MountedThere::is_ours);
     Ok(found.map(Mounted::from).collect())
 }

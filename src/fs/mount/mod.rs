@@ -641,7 +641,7 @@ fn raise_descriptor_limit() {
 
 /// The number of the connection of the mount on a directory; 0 if that is not found.
 fn connection_of(mountpoint: &Path) -> u32 {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let found =
         topmost(&mounts, mountpoint).filter(|found| found.is_ours() && found.mountpoint == mountpoint);
     found.map_or(0, |found| found.device)
@@ -649,16 +649,18 @@ fn connection_of(mountpoint: &Path) -> u32 {
 
 /// `major:minor` of the file system mounted on a directory, without a request to it.
 fn device_of(mountpoint: &Path) -> Option<String> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     // Escapes as the kernel writes them. The backslash comes first, because the others add
     // backslashes.
     let escapes = [("\\", "\\134"), (" ", "\\040"), ("\t", "\\011"), ("\n", "\\012")];
     let wanted = mountpoint.to_str()?.to_owned();
     let wanted = escapes.iter().fold(wanted, |text, (from, to)| text.replace(from, to));
-    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    // Names of other mount points may have any bytes.
+    let lines = mounts.split(|byte| *byte == b'\n');
+    let mut fields = lines.map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
     // The last line is that of the topmost mount.
-    let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;
-    found.get(2).map(|device| (*device).to_owned())
+    let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_bytes()))?;
+    found.get(2).and_then(|device| String::from_utf8(device.to_vec()).ok())
 }
 
 /// How long the traffic with a remote was quiet.

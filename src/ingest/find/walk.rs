@@ -98,12 +98,12 @@ pub(in crate::ingest) struct Walked {
 }
 
 /// The mount table, at one time.
-pub(in crate::ingest) struct Mounts(String);
+pub(in crate::ingest) struct Mounts(Vec<u8>);
 
 impl Mounts {
     pub fn read() -> Result<Mounts> {
-        let text = fs::read_to_string("/proc/self/mountinfo");
-        text.map(Mounts).map_err(|error| Error::io("reading /proc/self/mountinfo", error))
+        let bytes = fs::read("/proc/self/mountinfo");
+        bytes.map(Mounts).map_err(|error| Error::io("reading /proc/self/mountinfo", error))
     }
 
     pub fn stores(&self) -> impl Iterator<Item = PathBuf> {
