@@ -141,6 +141,10 @@ fn checked_place(remote: Option<String>, store: Option<String>) -> Outcome<(Stri
         (Some(url), None) if is_remote(&url) && has_user(&url) => {
             Err(Failure::invalid("credentials are not allowed in the URL of remote; give them as secrets"))
         }
+        // Nothing may take it for a variable, such as one with a credential.
+        (Some(url), None) if is_remote(&url) && url.contains("${") => {
+            Err(Failure::invalid("`${` is not allowed in the URL of remote"))
+        }
         (Some(url), None) if is_remote(&url) => Ok((url, true)),
         // A text that is no URL may be a secret in the wrong place.
         (Some(_), None) => Err(Failure::invalid("remote is no URL of a remote, such as s3://BUCKET/PREFIX")),
@@ -239,6 +243,7 @@ mod tests {
             (&[("remote", "s3://b"), ("trust", "key.pem")], "trust"),
             (&[("remote", "s3://key:hush@b/p")], "secrets"),
             (&[("remote", "--allow-other")], "URL"),
+            (&[("remote", "https://x/${AWS_SECRET_ACCESS_KEY}")], "${"),
         ] {
             let failure = attributes(pairs).unwrap_err();
             assert_eq!(failure.code, Code::InvalidArgument, "{pairs:?}");

@@ -9,14 +9,14 @@ use std::time::Instant;
 use crate::csi::access::Access;
 use crate::csi::attributes::{Attributes, Source};
 use crate::csi::driver::Driver;
-use crate::csi::failure::{Code, Failure, Outcome};
+use crate::csi::failure::{Code, Failure, Outcome, internal};
 use crate::csi::messages::{
     Capabilities, CapacityRange, Confirmed, ContentSource, CreateRequest, CreateResponse, DeleteRequest,
     Empty, SourceName, Texts, ValidateRequest, ValidateResponse, Volume, VolumeCapability,
 };
 use crate::csi::node::volume_id;
 use crate::csi::programs;
-use crate::csi::records::{CreatedRecord, internal, write_private};
+use crate::csi::records::{CreatedRecord, write_private};
 use crate::csi::secrets::Secrets;
 
 const CREATE_DELETE_VOLUME: i32 = 1;
@@ -65,7 +65,7 @@ pub(in crate::csi) fn create(
         source: from.clone(),
         is_made: true,
     };
-    let known = driver.records.created(&wanted.id);
+    let known = driver.records.created(&wanted.id)?;
     if let Some(known) = &known {
         let is_same = known.parameters == wanted.parameters
             && known.capacity == wanted.capacity
@@ -78,7 +78,7 @@ pub(in crate::csi) fn create(
     let made = match (known, from) {
         (Some(known), _) if known.is_made => known,
         (known, Some(from)) => {
-            let of = driver.records.created(&from);
+            let of = driver.records.created(&from)?;
             let absent =
                 || Failure::new(Code::NotFound, format!("the source volume {from:?} does not exist"));
             let of = Attributes::of(&of.ok_or_else(absent)?.attributes)?;
@@ -214,8 +214,8 @@ fn refuse_existing(store: &str, name: &str, until: Instant) -> Outcome<()> {
 pub(in crate::csi) fn delete(driver: &Driver, request: &DeleteRequest, until: Instant) -> Outcome<Empty> {
     let id = volume_id(&request.volume_id)?;
     let _turn = driver.turn(id)?;
-    let Some(record) = driver.records.created(id) else { return Ok(Empty {}) };
-    if driver.records.volume(id).is_some() {
+    let Some(record) = driver.records.created(id)? else { return Ok(Empty {}) };
+    if driver.records.volume(id)?.is_some() {
         let text = format!("the volume {id:?} is staged on this node");
         return Err(Failure::new(Code::FailedPrecondition, text));
     }
@@ -237,8 +237,9 @@ pub(in crate::csi) fn validate(driver: &Driver, request: &ValidateRequest) -> Ou
     if request.volume_capabilities.is_empty() {
         return Err(Failure::invalid("volume_capabilities is missing"));
     }
-    let created = driver.records.created(id).map(|record| record.attributes);
-    let known: Option<Texts> = created.or_else(|| driver.records.volume(id).map(|record| record.attributes));
+    let created = driver.records.created(id)?.map(|record| record.attributes);
+    let staged = driver.records.volume(id)?.map(|record| record.attributes);
+    let known: Option<Texts> = created.or(staged);
     let absent = || Failure::new(Code::NotFound, format!("the volume {id:?} does not exist"));
     let attributes = Attributes::of(&known.ok_or_else(absent)?)?;
     let refused = |message: &str| ValidateResponse { confirmed: None, message: message.to_owned() };

@@ -17,7 +17,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
@@ -28,16 +28,16 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::csi::attributes::Source;
-use crate::csi::failure::{Code, Failure, Outcome};
+use crate::csi::failure::{Code, Failure, Outcome, internal};
 use crate::csi::host::{Host, Unit, unit_name};
 use crate::csi::messages::Texts;
 use crate::csi::programs;
 use crate::csi::records::{
-    self, Records, internal, is_digest, make_private, read_json, remove_file, write_private,
+    Records, is_digest, make_private, read_record, remove_drafts, remove_file, write_private,
 };
 use crate::csi::secrets::Secrets;
 use crate::csi::settings::Settings;
-use crate::csi::targets::Target;
+use crate::csi::targets::{Target, mounts};
 use crate::csi::turns::within;
 use crate::model::{Error, Result};
 
@@ -91,7 +91,14 @@ impl Daemon {
         let mut texts =
             vec![source.place.clone(), option(&source.at), option(&source.tier), follows.to_owned()];
         texts.push(option(&source.trust));
-        texts.extend(secrets.values().iter().flat_map(|(name, value)| [name.clone(), value.clone()]));
+        // A store has one daemon, since one locks it.
+        texts.extend(
+            secrets
+                .values()
+                .iter()
+                .filter(|_| source.is_remote)
+                .flat_map(|(name, value)| [name.clone(), value.clone()]),
+        );
         let digest = records.digest(std::iter::once("daemon").chain(texts.iter().map(String::as_str)));
         let cache = {
             let values = secrets.values().iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
@@ -101,6 +108,11 @@ impl Daemon {
             }
         };
         Daemon { digest, source, secrets, cache }
+    }
+
+    /// Whether it has the same credentials.
+    pub fn is_as(&self, other: &Daemon) -> bool {
+        self.secrets == other.secrets
     }
 
     fn to_json(&self) -> Value {
@@ -170,20 +182,30 @@ impl Daemons {
     }
 
     /// The digests of all daemons that were started, or are about to be.
-    pub fn all(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().filter_map(Result::ok);
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter(|name| is_digest(name)).collect()
+    pub fn all(&self) -> Outcome<Vec<String>> {
+        let failed = |error| internal(Error::io(self.directory.display(), error));
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            found
+                .extend(entry.map_err(failed)?.file_name().into_string().ok().filter(|name| is_digest(name)));
+        }
+        Ok(found)
     }
 
     /// A daemon that was started before.
-    pub fn known(&self, digest: &str) -> Option<Daemon> {
-        Daemon::from_json(digest, &read_json(&self.folder(digest).join("daemon.json"))?)
+    pub fn known(&self, digest: &str) -> Outcome<Option<Daemon>> {
+        read_record(&self.folder(digest).join("daemon.json"), |value| Daemon::from_json(digest, value))
+    }
+
+    /// Whether a mount of one of them has this device.
+    pub fn has_device(&self, device: u32) -> Outcome<bool> {
+        let points: HashSet<PathBuf> = self.all()?.iter().map(|digest| self.mountpoint(digest)).collect();
+        Ok(mounts()?.iter().any(|there| there.device == device && points.contains(&there.mountpoint)))
     }
 
     /// Whether a daemon has its mount and answers.
     pub fn state(&self, digest: &str) -> Outcome<State> {
-        let Some(there) = self.target(digest)?.mounted().filter(|there| there.is_ours()) else {
+        let Some(there) = self.target(digest)?.mounted()?.filter(|there| there.is_ours()) else {
             return Ok(State::Absent);
         };
         // One that hangs is asked once, not by ever more threads.
@@ -273,8 +295,14 @@ impl Daemons {
 
     /// Removes the caches of credentials that no daemon has used for a while.
     pub fn drop_old_caches(&self) {
-        let used: HashSet<String> =
-            self.all().iter().filter_map(|digest| Some(self.known(digest)?.cache)).collect();
+        let caches = |all: Vec<String>| -> Outcome<HashSet<String>> {
+            let known = all.iter().filter_map(|digest| self.known(digest).transpose());
+            known.map(|known| Ok(known?.cache)).collect()
+        };
+        let used = match self.all().and_then(caches) {
+            Ok(used) => used,
+            Err(failure) => return log::warn!("{failure}"),
+        };
         for entry in fs::read_dir(&self.settings.cache).into_iter().flatten().filter_map(Result::ok) {
             let is_unused =
                 entry.file_name().to_str().is_some_and(|name| is_digest(name) && !used.contains(name));
@@ -363,25 +391,31 @@ impl Daemons {
             arguments: self.arguments(daemon),
         };
         let doing = self.describe(daemon);
-        let run = |mut command: Command, until| {
-            host.enter(&mut command).map_err(internal)?;
-            let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-            let child = child.map_err(|error| internal(Error::io("running a program of the host", error)))?;
-            programs::ended(child, &doing, until)
-        };
-        // One of an earlier mount may have lost it; without one this fails.
-        run(host.stop(&unit), until)?;
-        match run(host.start(&unit, until.saturating_duration_since(Instant::now())), until) {
+        // One of an earlier mount may have lost it.
+        self.stop_on_host(&daemon.digest, host)?;
+        let start = host.start(&unit, until.saturating_duration_since(Instant::now()));
+        match host.run(start, &doing, until) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let text = fs::read_to_string(&answer).unwrap_or_default();
                 Err(programs::told(&text).unwrap_or_else(|| self.unexplained(daemon)))
             }
             Err(failure) => {
-                run(host.stop(&unit), Instant::now() + END)?;
+                self.stop_on_host(&daemon.digest, host)?;
                 Err(failure)
             }
         }
+    }
+
+    /// Ends the unit of a daemon, if there is one.
+    fn stop_on_host(&self, digest: &str, host: &Host) -> Outcome<()> {
+        let (name, until) = (unit_name(digest), Instant::now() + END);
+        // Without a unit this fails.
+        let is_stopped = host.run(host.stop(&name), "ending a daemon", until)?;
+        if !is_stopped && host.run(host.is_active(&name), "looking for a daemon", until)? {
+            return Err(Failure::new(Code::Unavailable, format!("systemctl stop {name}: it failed")));
+        }
+        Ok(())
     }
 
     fn describe(&self, daemon: &Daemon) -> String {
@@ -410,18 +444,28 @@ impl Daemons {
                 .stderr(Stdio::null());
             let child =
                 command.spawn().map_err(|error| internal(Error::io("running tierfs umount", error)))?;
-            if !programs::ended(child, "ending a daemon", Instant::now() + END)? {
-                log::warn!("tierfs umount --force {}: it failed", target.path().display());
+            let is_done = programs::ended(child, "ending a daemon", Instant::now() + END)?;
+            // The daemon may have ended meanwhile.
+            if !is_done && self.state(digest)? != State::Absent {
+                let text = format!("tierfs umount --force {}: it failed", target.path().display());
+                return Err(Failure::new(Code::Unavailable, text));
             }
+        }
+        if let Some(host) = &self.host {
+            self.stop_on_host(digest, host)?;
         }
         target.clear(None)?;
         // One that lives on is used in another mount namespace.
         if let Err(failure) = self.lock(digest, Instant::now() + LAST_WORDS) {
             log::warn!("{}: {failure}", folder.display());
         }
-        if let Some(daemon) = self.known(digest).filter(|daemon| daemon.cache != SHARED_CACHE) {
-            self.mark_used(&daemon)?;
+        match self.known(digest) {
+            Ok(known) => known
+                .filter(|daemon| daemon.cache != SHARED_CACHE)
+                .map_or(Ok(()), |daemon| self.mark_used(&daemon))?,
+            Err(failure) => log::warn!("{failure}"),
         }
+        remove_drafts(&folder).map_err(internal)?;
         for name in FILES {
             remove_file(&folder.join(name)).map_err(internal)?;
         }
@@ -434,7 +478,7 @@ impl Daemons {
 fn remove_directory(path: &Path) -> Outcome<()> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(records::internal(Error::io(format!("removing {}", path.display()), error)))
+            Err(internal(Error::io(format!("removing {}", path.display()), error)))
         }
         _ => Ok(()),
     }

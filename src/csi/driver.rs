@@ -4,7 +4,7 @@
 //!    of that is gone. So whatever is mounted has a record, and a process that takes the place of a killed one finds it.
 //! 2. A record of which no place is mounted belongs to a call that was never answered, or to the time before a reboot: a
 //!    new process forgets it.
-//! 3. A daemon of no record is ended.
+//! 3. A daemon of no record is ended, while all records can be read.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,9 +18,8 @@ use crate::csi::daemons::{Daemon, Daemons, State};
 use crate::csi::failure::{Code, Failure, Outcome};
 use crate::csi::records::{Placed, Records, VolumeRecord};
 use crate::csi::settings::Settings;
-use crate::csi::targets::open_below;
+use crate::csi::targets::{mounts, open_below};
 use crate::csi::turns::{Turn, Turns, within};
-use crate::format::mountinfo::mounted;
 use crate::model::{Result, plain};
 
 /// How often daemons are looked at.
@@ -46,9 +45,14 @@ impl Driver {
         let daemons = Daemons::open(settings.clone())?;
         let driver =
             Driver { settings, records, daemons, volumes: Turns::default(), starts: Turns::default() };
-        for record in driver.records.volumes() {
-            let is_ours = |placed: &Placed| placed.target.mounted().is_some_and(|there| there.is_ours());
-            if record.places().any(is_ours) {
+        let volumes = driver.records.volumes();
+        if let Err(failure) = volumes.are_all {
+            log::error!("{failure}");
+        }
+        for record in volumes.readable {
+            // One of which it is not known stays.
+            let may_be_there = |placed: &Placed| placed.target.is_ours() != Ok(false);
+            if record.places().any(may_be_there) {
                 continue;
             }
             let removed = record.published.iter().try_for_each(|placed| placed.target.remove());
@@ -78,8 +82,11 @@ impl Driver {
             return Ok(());
         }
         self.daemons.start(daemon, until)?;
-        for record in self.records.volumes_of(&daemon.digest) {
-            for placed in record.places().filter(|placed| placed.target.mounted().is_some()) {
+        for record in self.records.volumes_of(&daemon.digest).readable {
+            for placed in record.places() {
+                if placed.target.mounted()?.is_none() {
+                    continue;
+                }
                 if let Err(failure) = self.mount(&record, placed, until) {
                     log::warn!("{}: {failure}", placed.target.path().display());
                 }
@@ -96,7 +103,7 @@ impl Driver {
         let target = &placed.target;
         target.make()?;
         target.clear(Some(connection))?;
-        if target.mounted().is_some() {
+        if target.mounted()?.is_some() {
             return target.restrict(&placed.access);
         }
         let (root, path) = (self.daemons.mountpoint(&record.daemon), record.collection.clone());
@@ -121,14 +128,21 @@ impl Driver {
 
     /// Ends a daemon if no volume has it. The caller has its turn.
     pub fn end_unused(&self, digest: &str) -> Outcome<()> {
-        if self.records.volumes_of(digest).is_empty() { self.daemons.end(digest) } else { Ok(()) }
+        let volumes = self.records.volumes_of(digest);
+        if !volumes.readable.is_empty() {
+            return Ok(());
+        }
+        volumes.are_all?;
+        self.daemons.end(digest)
     }
 
     /// Looks at all daemons now and then until `stop`: those that have died are started again, with all their mounts here, and
     /// those without volumes end.
     pub fn watch(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            for digest in self.daemons.all() {
+            let all = self.daemons.all();
+            let all = all.inspect_err(|failure| log::warn!("{failure}")).unwrap_or_default();
+            for digest in all {
                 if let Err(failure) = self.recover(&digest) {
                     log::warn!("{failure}");
                 }
@@ -146,21 +160,21 @@ impl Driver {
     fn recover(&self, digest: &str) -> Outcome<()> {
         // A call that has the turn looks at the daemon itself.
         let Some(_turn) = self.starts.take(digest) else { return Ok(()) };
-        let records = self.records.volumes_of(digest);
+        let records = self.records.volumes_of(digest).readable;
         if records.is_empty() {
-            return self.daemons.end(digest);
+            return self.end_unused(digest);
         }
         let until = Instant::now() + RECOVERY;
         if !matches!(self.daemons.state(digest)?, State::Serves(_)) {
-            let Some(daemon) = self.daemons.known(digest) else {
+            let Some(daemon) = self.daemons.known(digest)? else {
                 return Err(Failure::new(Code::Internal, format!("the daemon {digest} has no description")));
             };
             log::warn!("a daemon has died; it is started again");
             return self.ensure(&daemon, until);
         }
         let State::Serves(connection) = self.daemons.state(digest)? else { return Ok(()) };
-        let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let here: HashMap<PathBuf, u32> = mounted(&text)
+        let here: HashMap<PathBuf, u32> = mounts()?
+            .into_iter()
             .filter(|there| there.is_ours())
             .map(|there| (there.mountpoint, there.device))
             .collect();

@@ -84,6 +84,11 @@ impl Display for Failure {
     }
 }
 
+/// An error of the files of this process, which no argument of a call can mend.
+pub(in crate::csi) fn internal(error: Error) -> Failure {
+    Failure::new(Code::Internal, error.to_string())
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         Failure::new(Code::of(error.kind()), error.to_string())

@@ -4,18 +4,20 @@
 //! lives on. `systemd-run`, in the mount namespace of the host's first process, asks systemd for the unit. The
 //! container must see the processes of the host, and the state directory by the host's path.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::csi::programs::own_program;
+use crate::csi::failure::{Outcome, internal};
+use crate::csi::programs::{ended, own_program};
 use crate::model::{Error, Result};
 
 /// Where programs of the host are, after the places that this process knows.
@@ -39,6 +41,18 @@ pub(in crate::csi) struct Unit {
 
 pub(in crate::csi) fn unit_name(digest: &str) -> String {
     format!("tierfs-csi-{digest}.service")
+}
+
+/// A word that systemd takes as it is. It replaces `${NAME}` by variables of the unit, which has credentials.
+fn literal(word: &OsStr) -> OsString {
+    let mut bytes = Vec::with_capacity(word.len());
+    for byte in word.as_bytes() {
+        bytes.push(*byte);
+        if *byte == b'$' {
+            bytes.push(*byte);
+        }
+    }
+    OsString::from_vec(bytes)
 }
 
 fn property(name: &str, prefix: &str, path: &Path) -> OsString {
@@ -71,7 +85,7 @@ impl Host {
     }
 
     /// Makes a command run in the mount namespace of the host, where its program is looked for.
-    pub fn enter(&self, command: &mut Command) -> Result<()> {
+    fn enter(&self, command: &mut Command) -> Result<()> {
         let shown = self.namespace.display();
         let namespace = fs::File::open(&self.namespace);
         let namespace = namespace.map_err(|error| Error::io(format!("entering {shown}"), error))?;
@@ -96,15 +110,31 @@ impl Host {
         command.arg(property("EnvironmentFile", "", &unit.environment));
         command.arg(property("StandardOutput", "append:", &unit.output));
         command.arg(property("StandardError", "append:", &unit.log));
-        command.arg("--").arg(&self.program).args(["mount", "--foreground"]).args(&unit.arguments);
+        command.arg("--").arg(&self.program).args(["mount", "--foreground"]);
+        command.args(unit.arguments.iter().map(|argument| literal(argument)));
         command
     }
 
     /// Ends a unit.
-    pub fn stop(&self, unit: &Unit) -> Command {
+    pub fn stop(&self, name: &str) -> Command {
         let mut command = Command::new("systemctl");
-        command.args(["--quiet", "stop"]).arg(&unit.name);
+        command.args(["--quiet", "stop", name]);
         command
+    }
+
+    /// Succeeds if a unit runs.
+    pub fn is_active(&self, name: &str) -> Command {
+        let mut command = Command::new("systemctl");
+        command.args(["--quiet", "is-active", name]);
+        command
+    }
+
+    /// Runs a program of the host. Whether it has succeeded.
+    pub fn run(&self, mut command: Command, doing: &str, until: Instant) -> Outcome<bool> {
+        self.enter(&mut command).map_err(internal)?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.map_err(|error| internal(Error::io("running a program of the host", error)))?;
+        ended(child, doing, until)
     }
 }
 
@@ -122,7 +152,7 @@ mod tests {
             environment: "/s/mounts/d1/environment".into(),
             output: "/s/mounts/d1/answer".into(),
             log: "/s/mounts/d1/log".into(),
-            arguments: vec!["s3://b/p".into(), "/s/mounts/d1/fs".into()],
+            arguments: vec!["s3://b/${AWS_SECRET_ACCESS_KEY}$x".into(), "/s/mounts/d1/fs".into()],
         };
         let command = host.start(&unit, Duration::from_secs(50));
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
@@ -131,7 +161,7 @@ mod tests {
             words.join(" "),
             "--quiet --collect --unit tierfs-csi-d1.service --property=Type=notify --property=TimeoutStartSec=50 \
              --property=EnvironmentFile=/s/mounts/d1/environment --property=StandardOutput=append:/s/mounts/d1/answer \
-             --property=StandardError=append:/s/mounts/d1/log -- /s/bin/tierfs-x mount --foreground s3://b/p \
+             --property=StandardError=append:/s/mounts/d1/log -- /s/bin/tierfs-x mount --foreground s3://b/$${AWS_SECRET_ACCESS_KEY}$$x \
              /s/mounts/d1/fs"
         );
     }

@@ -61,7 +61,7 @@ pub(in crate::csi) fn stage(driver: &Driver, request: &StageRequest, until: Inst
     let secrets = Secrets::of(&request.secrets)?;
     let placed = Placed { target, access };
     let _turn = driver.turn(id)?;
-    let Some(record) = driver.records.volume(id) else {
+    let Some(record) = driver.records.volume(id)? else {
         return begin(driver, id, attributes, secrets, Some(placed), Vec::new(), until);
     };
     refuse_others(&record, &attributes.texts)?;
@@ -90,7 +90,7 @@ pub(in crate::csi) fn publish(driver: &Driver, request: &PublishRequest, until: 
         return Err(Failure::new(Code::FailedPrecondition, text));
     }
     let _turn = driver.turn(id)?;
-    let record = driver.records.volume(id);
+    let record = driver.records.volume(id)?;
     let given = match (&record, request.volume_context.is_empty()) {
         // The context is optional in this call.
         (Some(record), true) => Attributes::of(&record.attributes)?,
@@ -163,15 +163,22 @@ fn begin(
     for placed in record.places() {
         refuse_foreign(&placed.target)?;
     }
+    let volumes = driver.records.volumes_of(&daemon.digest);
+    if !volumes.readable.is_empty()
+        && driver.daemons.known(&daemon.digest)?.is_some_and(|known| !known.is_as(&daemon))
+    {
+        let text =
+            "the store is mounted for a volume with other secrets; give all volumes of a store the same ones";
+        return Err(Failure::new(Code::FailedPrecondition, text));
+    }
     driver.records.keep_volume(&record)?;
     let mounted = driver
         .ensure(&daemon, until)
         .and_then(|()| record.places().try_for_each(|placed| driver.mount(&record, placed, until)));
-    if mounted.is_err() {
+    if let Err(failure) = &mounted {
         for placed in record.places() {
-            if let Err(failure) = leave(&record, placed) {
-                log::warn!("{failure}");
-            }
+            // The record stays with its mount, for the next call.
+            leave(&record, placed).inspect_err(|_| log::warn!("{failure}"))?;
         }
         driver.records.forget_volume(id)?;
         if let Err(failure) = driver.end_unused(&daemon.digest) {
@@ -184,7 +191,7 @@ fn begin(
 /// Mounts a known volume on one more place, or on one that it has.
 fn add(driver: &Driver, record: &VolumeRecord, placed: &Placed, until: Instant) -> Outcome<Empty> {
     let _turn = driver.daemon_turn(&record.daemon, until)?;
-    let daemon = driver.daemons.known(&record.daemon);
+    let daemon = driver.daemons.known(&record.daemon)?;
     let unknown = || Failure::new(Code::Internal, "the daemon of the volume has no description");
     let daemon = daemon.ok_or_else(unknown)?;
     let is_new = !record.places().any(|known| known == placed);
@@ -195,10 +202,10 @@ fn add(driver: &Driver, record: &VolumeRecord, placed: &Placed, until: Instant) 
         driver.records.keep_volume(&wider)?;
     }
     let mounted = driver.ensure(&daemon, until).and_then(|()| driver.mount(&wider, placed, until));
-    if mounted.is_err() && is_new {
-        if let Err(failure) = leave(&wider, placed) {
-            log::warn!("{failure}");
-        }
+    if let Err(failure) = &mounted
+        && is_new
+    {
+        leave(&wider, placed).inspect_err(|_| log::warn!("{failure}"))?;
         driver.records.keep_volume(record)?;
     }
     mounted.map(|()| Empty {})
@@ -206,7 +213,7 @@ fn add(driver: &Driver, record: &VolumeRecord, placed: &Placed, until: Instant) 
 
 /// Refuses a place that no record names, and where something is mounted.
 fn refuse_foreign(target: &Target) -> Outcome<()> {
-    match target.mounted() {
+    match target.mounted()? {
         None => Ok(()),
         Some(_) => Err(Failure::exists(format!("something else is mounted on {}", target.text()))),
     }
@@ -218,12 +225,15 @@ fn leave(record: &VolumeRecord, placed: &Placed) -> Outcome<()> {
     if record.published.contains(placed) { placed.target.remove() } else { Ok(()) }
 }
 
-/// Unmounts a path that no record has, if a mount of tierfs is there that no other volume has: the records were lost.
+/// Unmounts a path that no record has, if the mount of a daemon of this node is there that no other volume has: the records
+/// were lost. Others have mounts of tierfs too.
 fn leave_unknown(driver: &Driver, target: &Target) -> Outcome<Empty> {
-    let is_known =
-        driver.records.volumes().iter().any(|record| record.places().any(|known| known.target == *target));
-    let is_ours = target.mounted().is_some_and(|there| there.is_ours());
-    if is_ours && !is_known && !target.path().starts_with(&driver.settings.state) {
+    let Some(there) = target.mounted()?.filter(|there| there.is_ours()) else { return Ok(Empty {}) };
+    let volumes = driver.records.volumes();
+    volumes.are_all?;
+    let is_known = volumes.readable.iter().any(|record| record.places().any(|known| known.target == *target));
+    let may_go = target.is_of_the_kubelet() || driver.daemons.has_device(there.device)?;
+    if may_go && !is_known && !target.path().starts_with(&driver.settings.state) {
         target.clear(None)?;
         target.remove()?;
     }
@@ -234,7 +244,7 @@ pub(in crate::csi) fn unpublish(driver: &Driver, request: &PlaceRequest, until: 
     let id = volume_id(&request.volume_id)?;
     let target = Target::of("target_path", &request.path)?;
     let _turn = driver.turn(id)?;
-    let Some(mut record) = driver.records.volume(id) else { return leave_unknown(driver, &target) };
+    let Some(mut record) = driver.records.volume(id)? else { return leave_unknown(driver, &target) };
     let Some(at) = record.published.iter().position(|known| known.target == target) else {
         return leave_unknown(driver, &target);
     };
@@ -253,15 +263,16 @@ pub(in crate::csi) fn unstage(driver: &Driver, request: &PlaceRequest, until: In
     let id = volume_id(&request.volume_id)?;
     let target = Target::of("staging_target_path", &request.path)?;
     let _turn = driver.turn(id)?;
-    let Some(record) = driver.records.volume(id) else { return leave_unknown(driver, &target) };
+    let Some(record) = driver.records.volume(id)? else { return leave_unknown(driver, &target) };
     let Some(staged) = record.staged.as_ref().filter(|staged| staged.target == target) else {
         return leave_unknown(driver, &target);
     };
     let _daemon = driver.daemon_turn(&record.daemon, until)?;
-    let is_used = |placed: &&Placed| placed.target.mounted().is_some_and(|there| there.is_ours());
-    if let Some(used) = record.published.iter().find(is_used) {
-        let text = format!("the volume {id:?} is still published at {}", used.target.text());
-        return Err(Failure::new(Code::FailedPrecondition, text));
+    for used in &record.published {
+        if used.target.is_ours()? {
+            let text = format!("the volume {id:?} is still published at {}", used.target.text());
+            return Err(Failure::new(Code::FailedPrecondition, text));
+        }
     }
     staged.target.clear(None)?;
     finish(driver, &record)
@@ -269,9 +280,13 @@ pub(in crate::csi) fn unstage(driver: &Driver, request: &PlaceRequest, until: In
 
 /// Forgets a volume of which nothing is mounted, after the end of its daemon if that has no other volume.
 fn finish(driver: &Driver, record: &VolumeRecord) -> Outcome<Empty> {
-    let is_last = driver.records.volumes_of(&record.daemon).iter().all(|other| other.id == record.id);
-    if is_last {
-        driver.daemons.end(&record.daemon)?;
+    let volumes = driver.records.volumes_of(&record.daemon);
+    let is_last = volumes.readable.iter().all(|other| other.id == record.id);
+    match volumes.are_all {
+        Ok(()) if is_last => driver.daemons.end(&record.daemon)?,
+        Ok(()) => {}
+        // The daemon ends when the other record can be read, or is gone.
+        Err(failure) => log::warn!("{failure}"),
     }
     driver.records.forget_volume(&record.id)?;
     Ok(Empty {})
@@ -283,10 +298,10 @@ pub(in crate::csi) fn stats(driver: &Driver, request: &PlaceRequest) -> Outcome<
         return Err(Failure::invalid("volume_path is missing"));
     }
     let absent = || Failure::new(Code::NotFound, format!("the volume {id:?} is not at volume_path"));
-    let record = driver.records.volume(id).ok_or_else(absent)?;
+    let record = driver.records.volume(id)?.ok_or_else(absent)?;
     let target = Target::of("volume_path", &request.path).map_err(|_| absent())?;
     let is_there = record.places().any(|known| known.target == target);
-    if !is_there || !target.mounted().is_some_and(|there| there.is_ours()) {
+    if !is_there || !target.is_ours()? {
         return Err(absent());
     }
     let path = target.path().to_owned();

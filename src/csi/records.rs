@@ -21,7 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::{Map, Value, json};
 
 use crate::csi::access::Access;
-use crate::csi::failure::{Code, Failure, Outcome};
+use crate::csi::failure::{Outcome, internal};
 use crate::csi::messages::{CapacityRange, Texts};
 use crate::csi::targets::Target;
 use crate::model::{Error, ErrorKind, Result};
@@ -29,6 +29,8 @@ use crate::model::{Error, ErrorKind, Result};
 const KEY_BYTES: usize = 32;
 /// Characters of a digest in names.
 const DIGEST_CHARACTERS: usize = 32;
+/// The end of a file's name while it is written.
+const DRAFT: &str = "new";
 /// Larger files are not ours.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -66,6 +68,13 @@ pub(in crate::csi) struct CreatedRecord {
     pub source: Option<String>,
     /// Whether the clone exists, if it is one.
     pub is_made: bool,
+}
+
+/// Records of volumes.
+pub(in crate::csi) struct Volumes {
+    pub readable: Vec<VolumeRecord>,
+    /// The failure to read another one, which may be of any daemon.
+    pub are_all: Outcome<()>,
 }
 
 /// The state directory.
@@ -191,7 +200,7 @@ pub(in crate::csi) fn make_private(path: &Path) -> Result<()> {
 
 /// Writes a file for this user alone, whole or not at all.
 pub(in crate::csi) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
-    let new = path.with_extension("new");
+    let new = path.with_extension(DRAFT);
     let written = || {
         if let Err(error) = fs::remove_file(&new)
             && error.kind() != io::ErrorKind::NotFound
@@ -207,6 +216,17 @@ pub(in crate::csi) fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     written().map_err(failed(path))
 }
 
+/// Removes what a write that was killed has left, which may have secrets.
+pub(in crate::csi) fn remove_drafts(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let path = entry.map_err(failed(folder))?.path();
+        if path.extension().is_some_and(|end| end == DRAFT) {
+            remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes a file, if it is there.
 pub(in crate::csi) fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
@@ -215,11 +235,21 @@ pub(in crate::csi) fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Reads a file of JSON; `None` if it does not exist, or is none of ours.
-pub(in crate::csi) fn read_json(path: &Path) -> Option<Value> {
+/// Reads a record; `None` only if there is no file. One that cannot be read may be of a volume that is mounted.
+pub(in crate::csi) fn read_record<T>(path: &Path, parse: impl Fn(&Value) -> Option<T>) -> Outcome<Option<T>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| internal(failed(path)(error)))?,
+    };
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| internal(failed(path)(error)))?;
+    let found = serde_json::from_slice(&bytes).ok().and_then(|value| parse(&value));
+    let damaged = || {
+        let text =
+            format!("{}: the record cannot be read; no daemon is ended while it is there", path.display());
+        internal(Error::corrupt(text))
+    };
+    found.map(Some).ok_or_else(damaged)
 }
 
 impl Records {
@@ -236,6 +266,9 @@ impl Records {
                 format!("another plugin uses {}; end it, or name another --state", directory.display());
             Error::new(ErrorKind::Busy, text)
         })?;
+        for folder in ["", "volumes", "created"] {
+            remove_drafts(&directory.join(folder))?;
+        }
         let path = directory.join("key");
         let key = match read_key(&path) {
             Ok(key) => key,
@@ -264,24 +297,39 @@ impl Records {
         self.directory.join(folder).join(format!("{}.json", self.digest([folder, id])))
     }
 
-    pub fn volume(&self, id: &str) -> Option<VolumeRecord> {
-        let record = VolumeRecord::from_json(&read_json(&self.path_of("volumes", id))?)?;
-        (record.id == id).then_some(record)
+    pub fn volume(&self, id: &str) -> Outcome<Option<VolumeRecord>> {
+        let of_it = |value: &Value| VolumeRecord::from_json(value).filter(|record| record.id == id);
+        read_record(&self.path_of("volumes", id), of_it)
     }
 
-    /// All volumes that are staged or published here, as far as their files are whole.
-    pub fn volumes(&self) -> Vec<VolumeRecord> {
-        let entries =
-            fs::read_dir(self.directory.join("volumes")).into_iter().flatten().filter_map(io::Result::ok);
-        let paths = entries.map(|entry| entry.path());
-        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-        paths.filter_map(|path| VolumeRecord::from_json(&read_json(&path)?)).collect()
+    /// The volumes that are staged or published here.
+    pub fn volumes(&self) -> Volumes {
+        let mut found = Volumes { readable: Vec::new(), are_all: Ok(()) };
+        let path = self.directory.join("volumes");
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) => return Volumes { are_all: Err(internal(failed(&path)(error))), ..found },
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| internal(failed(&path)(error)));
+            let read = entry.and_then(|entry| match entry.path() {
+                path if path.extension().is_some_and(|end| end == "json") => {
+                    read_record(&path, VolumeRecord::from_json)
+                }
+                _ => Ok(None),
+            });
+            match read {
+                Ok(record) => found.readable.extend(record),
+                Err(failure) => found.are_all = Err(failure),
+            }
+        }
+        found
     }
 
     /// The volumes of a daemon.
-    pub fn volumes_of(&self, daemon: &str) -> Vec<VolumeRecord> {
+    pub fn volumes_of(&self, daemon: &str) -> Volumes {
         let mut all = self.volumes();
-        all.retain(|record| record.daemon == daemon);
+        all.readable.retain(|record| record.daemon == daemon);
         all
     }
 
@@ -294,9 +342,9 @@ impl Records {
         remove_file(&self.path_of("volumes", id)).map_err(internal)
     }
 
-    pub fn created(&self, id: &str) -> Option<CreatedRecord> {
-        let record = CreatedRecord::from_json(&read_json(&self.path_of("created", id))?)?;
-        (record.id == id).then_some(record)
+    pub fn created(&self, id: &str) -> Outcome<Option<CreatedRecord>> {
+        let of_it = |value: &Value| CreatedRecord::from_json(value).filter(|record| record.id == id);
+        read_record(&self.path_of("created", id), of_it)
     }
 
     pub fn keep_created(&self, record: &CreatedRecord) -> Outcome<()> {
@@ -313,11 +361,6 @@ fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     let mut key = [0; KEY_BYTES];
     File::open(path)?.read_exact(&mut key)?;
     Ok(key)
-}
-
-/// An error of the files of this process, which no argument of a call can mend.
-pub(in crate::csi) fn internal(error: Error) -> Failure {
-    Failure::new(Code::Internal, error.to_string())
 }
 
 #[cfg(test)]
@@ -365,12 +408,16 @@ mod tests {
         records.keep_created(&created).unwrap();
         drop(records);
         let records = Records::open(&state).unwrap();
-        assert_eq!(records.volume(&volume.id), Some(volume.clone()));
-        assert_eq!((records.volumes().len(), records.created("c")), (1, Some(created)));
+        assert_eq!(records.volume(&volume.id), Ok(Some(volume.clone())));
+        assert_eq!((records.volumes().readable.len(), records.created("c")), (1, Ok(Some(created))));
+        assert_eq!((records.volume("none"), records.volumes().are_all), (Ok(None), Ok(())));
         for entry in fs::read_dir(state.join("volumes")).unwrap() {
             fs::write(entry.unwrap().path(), b"{\"id\":").unwrap();
         }
-        assert_eq!((records.volume(&volume.id), records.volumes().len()), (None, 0));
+        // It is not absent.
+        assert!(records.volume(&volume.id).is_err());
+        let found = records.volumes_of(&volume.daemon);
+        assert!(found.readable.is_empty() && found.are_all.is_err());
         records.forget_volume(&volume.id).unwrap();
         records.forget_volume(&volume.id).unwrap();
     }

@@ -2,20 +2,23 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree};
 
 use crate::csi::access::Access;
 use crate::csi::attributes::checked_path;
-use crate::csi::failure::{Code, Failure, Outcome};
+use crate::csi::failure::{Code, Failure, Outcome, internal};
 use crate::format::mountinfo::{MountedThere, mounted};
+use crate::model::Error;
 
 /// The mode of a directory that a publish makes.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o750);
+const MOUNTINFO: &str = "/proc/self/mountinfo";
 /// More mounts on one path than this are not taken away.
 const STACKED_MAX: usize = 100;
 
@@ -72,13 +75,14 @@ impl Target {
 
     /// Makes the directory, unless it is there.
     pub fn make(&self) -> Outcome<()> {
+        let is_free = self.mounted()?.is_none();
         let made = || {
             let (parent, name) = self.parent()?;
             match mkdirat(&parent, name, DIRECTORY_MODE) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
-            if self.mounted().is_none() { self.directory().map(drop) } else { Ok(()) }
+            if is_free { self.directory().map(drop) } else { Ok(()) }
         };
         made().map_err(|error| self.failed("making", error))
     }
@@ -96,9 +100,13 @@ impl Target {
     }
 
     /// The mount on it, the topmost.
-    pub fn mounted(&self) -> Option<MountedThere> {
-        let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        mounted(&text).filter(|there| there.mountpoint == self.0).last()
+    pub fn mounted(&self) -> Outcome<Option<MountedThere>> {
+        Ok(mounts()?.into_iter().rfind(|there| there.mountpoint == self.0))
+    }
+
+    /// Whether a tierfs is mounted on it.
+    pub fn is_ours(&self) -> Outcome<bool> {
+        Ok(self.mounted()?.is_some_and(|there| there.is_ours()))
     }
 
     /// Takes the topmost mount away, also while programs use it.
@@ -114,7 +122,7 @@ impl Target {
     /// Takes away all mounts of tierfs on it, but none of the connection `kept`. Fails if something else is mounted there.
     pub fn clear(&self, kept: Option<u32>) -> Outcome<()> {
         for _ in 0..STACKED_MAX {
-            match self.mounted() {
+            match self.mounted()? {
                 None => return Ok(()),
                 Some(there) if there.is_ours() && kept == Some(there.device) => return Ok(()),
                 Some(there) if there.is_ours() => self.unmount()?,
@@ -137,28 +145,66 @@ impl Target {
                     | OpenTreeFlags::OPEN_TREE_CLOEXEC
                     | OpenTreeFlags::AT_EMPTY_PATH,
             )?;
+            // Before it is seen: a plugin that is killed leaves no mount with more rights.
+            restrict(&tree, access)?;
             let onto = self.directory()?;
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
             move_mount(&tree, "", &onto, "", flags)
         };
-        bound().map_err(|error| self.failed("mounting on", error))?;
-        self.restrict(access).inspect_err(|_| self.unmount().unwrap_or_else(|error| log::warn!("{error}")))
+        bound().map_err(|error| self.failed("mounting on", error))
     }
 
     /// Gives the mount on this directory the options of its volume. Fails if a program writes to one that becomes read-only.
     pub fn restrict(&self, access: &Access) -> Outcome<()> {
-        let restricted = || {
-            let root = self.directory()?;
-            let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
-            flags.set(MountFlags::RDONLY, access.read_only);
-            flags.set(MountFlags::NOEXEC, access.no_exec);
-            rustix::mount::mount_remount(own_path(&root), flags, "")
-        };
-        restricted().map_err(|error| self.failed("setting the options of", error))
+        self.directory()
+            .and_then(|root| restrict(&root, access))
+            .map_err(|error| self.failed("setting the options of", error))
+    }
+
+    /// Whether it is a path as the kubelet makes them for drivers of CSI alone.
+    pub fn is_of_the_kubelet(&self) -> bool {
+        let parts: Vec<&OsStr> = self.0.iter().collect();
+        parts.iter().any(|part| *part == "kubernetes.io~csi")
+            || parts.windows(2).any(|pair| pair == ["kubernetes.io", "csi"])
     }
 
     pub fn path(&self) -> &Path {
         &self.0
+    }
+}
+
+/// All mounts of this namespace. A failure to read them is an error: nobody may take it for a node without mounts.
+pub(in crate::csi) fn mounts() -> Outcome<Vec<MountedThere>> {
+    let bytes = fs::read(MOUNTINFO).map_err(|error| internal(Error::io(MOUNTINFO, error)))?;
+    Ok(mounted(&bytes).collect())
+}
+
+/// Gives a mount, by its root, the options of its volume.
+fn restrict(root: &OwnedFd, access: &Access) -> Result<(), Errno> {
+    let chosen = [(access.read_only, libc::MOUNT_ATTR_RDONLY), (access.no_exec, libc::MOUNT_ATTR_NOEXEC)];
+    let all =
+        |wanted| chosen.iter().filter(|(is_set, _)| *is_set == wanted).fold(0, |sum, (_, flag)| sum | flag);
+    let attributes = libc::mount_attr {
+        attr_set: all(true) | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        attr_clr: all(false),
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path is an empty text, and the structure, whose size is given, outlives the call, which only reads it.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            root.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
 
