@@ -37,6 +37,9 @@ pub(super) struct Clone {
     /// it is for; again for further keys
     #[arg(long, value_name = "KEYFILE")]
     trust: Vec<PathBuf>,
+    /// A text by which a program knows the clones that it has made
+    #[arg(long, value_name = "TEXT", hide = true)]
+    mark: Option<String>,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -76,7 +79,8 @@ impl Clone {
         let store = open(&self.store)?;
         let (at, trust) = (wanted(self.at.as_deref()), Trust::wanted(&self.trust, &remote)?);
         let (collection, trust) = (from.borrowed(), trust.as_ref());
-        let from = ClonedFrom { remote: &remote, url: &url, collection, at: &at, trust };
+        let mark = self.mark.as_deref();
+        let from = ClonedFrom { remote: &remote, url: &url, collection, at: &at, trust, mark };
         let made = clone(&store, from, to.borrowed(), own_owner())?;
         report(&made, to.borrowed(), self.json)
     }

@@ -4,6 +4,7 @@
 //! this node, made by `tierfs clone` from a volume of a remote, and removed with its volume.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Instant;
 
 use crate::csi::access::Access;
@@ -18,6 +19,7 @@ use crate::csi::node::volume_id;
 use crate::csi::programs;
 use crate::csi::records::{CreatedRecord, write_private};
 use crate::csi::secrets::Secrets;
+use crate::store::clone_source_at;
 
 const CREATE_DELETE_VOLUME: i32 = 1;
 const CLONE_VOLUME: i32 = 7;
@@ -77,12 +79,12 @@ pub(in crate::csi) fn create(
     }
     let made = match (known, from) {
         (Some(known), _) if known.is_made => known,
-        (known, Some(from)) => {
+        (_, Some(from)) => {
             let of = driver.records.created(&from)?;
             let absent =
                 || Failure::new(Code::NotFound, format!("the source volume {from:?} does not exist"));
             let of = Attributes::of(&of.ok_or_else(absent)?.attributes)?;
-            make_clone(driver, wanted, known, &attributes, &of, &secrets, until)?
+            make_clone(driver, wanted, &attributes, &of, &secrets, until)?
         }
         (_, None) => {
             driver.records.keep_created(&wanted)?;
@@ -127,7 +129,6 @@ fn check_capacity(range: Option<CapacityRange>) -> Outcome<()> {
 fn make_clone(
     driver: &Driver,
     wanted: CreatedRecord,
-    known: Option<CreatedRecord>,
     attributes: &Attributes,
     of: &Attributes,
     secrets: &Secrets,
@@ -149,10 +150,7 @@ fn make_clone(
     let mut record = CreatedRecord { is_made: false, ..wanted };
     record.attributes.insert("collection".to_owned(), name.clone());
     let store = &attributes.source.place;
-    if known.is_none() {
-        refuse_existing(store, &name, until)?;
-        driver.records.keep_created(&record)?;
-    }
+    driver.records.keep_created(&record)?;
     let key = driver.settings.state.join(format!("{}.pem", record.id));
     let arguments = clone_arguments(driver, &of.source, &of.collection, &name, store, &record.id)?;
     let mut command = programs::own_command(secrets);
@@ -161,8 +159,8 @@ fn make_clone(
     crate::csi::records::remove_file(&key).map_err(internal)?;
     match cloned {
         Ok(()) => {}
-        // An earlier call has made it, and was not answered.
-        Err(failure) if failure.code == Code::AlreadyExists && known.is_some() => {}
+        // An earlier call has made it, and was not answered; without its mark, it is somebody else's.
+        Err(failure) if failure.code == Code::AlreadyExists && is_own(store, &name, &record.id)? => {}
         Err(failure) => {
             // A clone that was not in time may be there all the same.
             if failure.code != Code::DeadlineExceeded {
@@ -184,7 +182,7 @@ fn clone_arguments(
     store: &str,
     id: &str,
 ) -> Outcome<Vec<OsString>> {
-    let mut arguments: Vec<OsString> = ["clone", "--json"].map(OsString::from).into();
+    let mut arguments: Vec<OsString> = ["clone", "--json", "--mark", id].map(OsString::from).into();
     let at = of.at.as_ref().and_then(|at| at.strip_prefix(from)?.strip_prefix('='));
     arguments.extend(at.map(|at| OsString::from(format!("--at={at}"))));
     let key = match (of.own_key(), &of.trust) {
@@ -200,15 +198,10 @@ fn clone_arguments(
     Ok(arguments)
 }
 
-/// Refuses the name of a collection that is there: a later removal of the volume would remove it.
-fn refuse_existing(store: &str, name: &str, until: Instant) -> Outcome<()> {
-    let mut command = programs::own_command(&Secrets::default());
-    command.args(["ls", "--json", store, name]);
-    match programs::run(command, &format!("looking for {name} in {store}"), until) {
-        Ok(()) => Err(Failure::exists(format!("there is a collection {name} in {store}"))),
-        Err(failure) if failure.code == Code::NotFound => Ok(()),
-        Err(failure) => Err(failure),
-    }
+/// Whether a collection is the clone of this volume, and not one that somebody else has made under its name.
+fn is_own(store: &str, name: &str, id: &str) -> Outcome<bool> {
+    let source = clone_source_at(Path::new(store), name)?;
+    Ok(source.and_then(|source| source.mark).is_some_and(|mark| mark == id))
 }
 
 pub(in crate::csi) fn delete(driver: &Driver, request: &DeleteRequest, until: Instant) -> Outcome<Empty> {
@@ -221,11 +214,13 @@ pub(in crate::csi) fn delete(driver: &Driver, request: &DeleteRequest, until: In
     }
     if record.source.is_some() {
         let clone = Attributes::of(&record.attributes)?;
-        let mut command = programs::own_command(&Secrets::default());
-        command.args(["rm", "--json", &clone.source.place, &clone.collection]);
-        match programs::run(command, &format!("removing {}", clone.collection), until) {
-            Err(failure) if failure.code != Code::NotFound => return Err(failure),
-            _ => {}
+        if is_own(&clone.source.place, &clone.collection, id)? {
+            let mut command = programs::own_command(&Secrets::default());
+            command.args(["rm", "--json", &clone.source.place, &clone.collection]);
+            match programs::run(command, &format!("removing {}", clone.collection), until) {
+                Err(failure) if failure.code != Code::NotFound => return Err(failure),
+                _ => {}
+            }
         }
     }
     driver.records.forget_created(id)?;

@@ -201,14 +201,16 @@ pub struct ClonedFrom<'a> {
     pub at: &'a At,
     /// The keys one of which must have signed it, if that is wanted.
     pub trust: Option<&'a Trust>,
+    /// The mark that the clone gets.
+    pub mark: Option<&'a str>,
 }
 
 /// Makes a collection of a store that is a clone of a snapshot. `owner` has the tenant if it is made.
 pub fn clone(store: &Store, from: ClonedFrom<'_>, to: CollectionName<'_>, owner: Owner) -> Result<Made> {
-    let ClonedFrom { remote, url, collection, at, trust } = from;
+    let ClonedFrom { remote, url, collection, at, trust, mark } = from;
     let found = wanted(remote, collection, at, trust)?;
     let log = read_log(remote, &found.manifest)?;
-    let source = source_of(remote, url, &found);
+    let source = CloneSource { mark: mark.map(str::to_owned), ..source_of(remote, url, &found) };
     store.clone_snapshot(to, &Cloned { source, manifest: &found.manifest, log: &log }, owner)?;
     Ok(Made::of(&found.manifest))
 }
@@ -256,7 +258,7 @@ pub fn pull(
         return Ok(Made { is_unchanged: true, ..Made::of(&found.manifest) });
     }
     let log = read_log(remote, &found.manifest)?;
-    let source = source_of(remote, &source.url, &found);
+    let source = CloneSource { mark: source.mark, ..source_of(remote, &source.url, &found) };
     store.replace_clone(place, &Cloned { source, manifest: &found.manifest, log: &log })?;
     Ok(Made::of(&found.manifest))
 }
@@ -271,6 +273,7 @@ fn source_of(remote: &Remote, url: &str, found: &Found) -> CloneSource {
         number: found.manifest.number,
         log: [0; 32],
         push: None,
+        mark: None,
     }
 }
 

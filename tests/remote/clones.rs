@@ -42,8 +42,14 @@ fn remote(bucket: &Arc<Faulty>) -> Remote {
 
 /// Clones the collection `acme/{from}` as `acme/{to}`.
 fn clone_of(store: &Store, remote: &Remote, from: &str, at: &At, to: &str) -> Result<Made> {
-    let from =
-        ClonedFrom { remote, url: URL, collection: CollectionName::new("acme", from), at, trust: None };
+    let from = ClonedFrom {
+        remote,
+        url: URL,
+        collection: CollectionName::new("acme", from),
+        at,
+        trust: None,
+        mark: None,
+    };
     clone(store, from, CollectionName::new("acme", to), Owner::default())
 }
 

@@ -537,6 +537,7 @@ fn a_clone_of_differences_reads_them_and_a_push_from_it_names_them_again() {
             collection: CollectionName::new("acme", "m"),
             at: &At::Number(number),
             trust: None,
+            mark: None,
         };
         clone(&store, from, CollectionName::new("acme", name), Owner::default()).unwrap();
     }

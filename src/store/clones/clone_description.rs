@@ -28,6 +28,8 @@ pub struct CloneSource {
     pub log: [u8; 32],
     /// The random number of a push that was begun. A newer snapshot with it has the state of this clone.
     pub push: Option<u128>,
+    /// A text of the program that has made the clone, by which it knows its own.
+    pub mark: Option<String>,
 }
 
 impl CloneSource {
@@ -43,6 +45,9 @@ impl CloneSource {
         text("log", hex(&self.log));
         if let Some(push) = self.push {
             text("push", format!("{push:032x}"));
+        }
+        if let Some(mark) = &self.mark {
+            table.insert("mark".to_owned(), toml::Value::String(mark.clone()));
         }
         table.insert("format".to_owned(), toml::Value::Integer(FORMAT));
         format!("# The origin of a clone. Made by tierfs.\n{table}")
@@ -73,6 +78,7 @@ impl CloneSource {
             collection: text("collection")?.to_owned(),
             number: text("snapshot")?.parse().map_err(|_| wrong("snapshot"))?,
             log: digest(log).ok_or_else(|| wrong("log"))?,
+            mark: if table.contains_key("mark") { Some(text("mark")?.to_owned()) } else { None },
             push: if table.contains_key("push") { Some(number("push")?) } else { None },
         })
     }
@@ -105,8 +111,10 @@ mod tests {
             number: u64::MAX,
             log: [0xab; 32],
             push: None,
+            mark: None,
         };
-        let pushing = CloneSource { push: Some(u128::MAX), ..source.clone() };
+        let mark = Some("volume-\"1\"".to_owned());
+        let pushing = CloneSource { push: Some(u128::MAX), mark, ..source.clone() };
         for source in [source, pushing] {
             assert_eq!(CloneSource::parse(&source.to_text()).unwrap(), source);
             for key in ["format", "url", "remote", "tenant", "collection", "snapshot", "log"] {

@@ -29,6 +29,7 @@ mod shared_file;
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -45,6 +46,7 @@ use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::clones::clone_description::{DRAFT_NAME, FILE_BYTES_MAX};
 use crate::store::clones::fetch::{Fetcher, no_remotes};
+use crate::store::disk::files::FileDisk;
 use crate::store::disk::forward::ForwardDisk;
 use crate::store::disk::{Disk, FarFile, File, Open, remove_if_present, replace_file};
 use crate::store::pieces::{self, map_of};
@@ -190,6 +192,11 @@ fn collection_of(path: &str) -> Option<&str> {
         None => file.ends_with(".dat") && !file.contains('/'),
     };
     is_payload.then_some(collection)
+}
+
+/// The clone that a collection of a store is, whether the store is in use or not; `None` if it is not there, or is no clone.
+pub fn clone_source_at(store: &Path, path: &str) -> Result<Option<CloneSource>> {
+    read_source(&FileDisk::new(store), path)
 }
 
 fn read_source(disk: &dyn Disk, path: &str) -> Result<Option<CloneSource>> {

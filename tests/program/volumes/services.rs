@@ -285,3 +285,53 @@ fn the_controller_makes_static_volumes_and_clones_of_remotes_into_stores() {
     run(["ls", &store, "t/c"]).ok();
     node.is_clean();
 }
+
+#[test]
+fn a_collection_of_somebody_else_under_the_name_of_a_clone_stays() {
+    let mut node = Node::new();
+    let (url, store) = (node.url(), node.place.store().display().to_string());
+    let create = |node: &Node, name: &str, parameters: &[(&str, &str)], from: &[u8]| {
+        let parts = [text(1, name), capability(3, 1), texts(4, parameters), from.to_vec()];
+        node.call("Controller/CreateVolume", &parts.concat())
+    };
+    let id_of = |answer: &[u8]| String::from_utf8(bytes_of(&bytes_of(answer, 1), 2)).unwrap();
+    let delete = |node: &Node, id: &str| node.call("Controller/DeleteVolume", &text(1, id)).unwrap();
+    let origin = create(&node, "origin", &[("remote", &url), ("collection", "t/c")], &[]).unwrap();
+    let from = support::protobuf::field(6, &support::protobuf::field(2, &text(1, &id_of(&origin))));
+    let into = [("store", store.as_str()), ("collection", "t/mine")];
+    let file = node.place.write("in/theirs", b"theirs");
+    // The first call was not answered, as its record says.
+    let unanswer = |node: &mut Node| {
+        node.kill();
+        for entry in fs::read_dir(node.state().join("created")).unwrap() {
+            let path = entry.unwrap().path();
+            let record = fs::read_to_string(&path).unwrap();
+            fs::write(&path, record.replace("\"made\":true", "\"made\":false")).unwrap();
+        }
+        node.start();
+    };
+    let id = id_of(&create(&node, "pvc", &into, &from).unwrap());
+    unanswer(&mut node);
+    assert_eq!(id_of(&create(&node, "pvc", &into, &from).unwrap()), id);
+
+    let replace = |node: &Node| {
+        run(["rm", &store, "t/mine"]).ok();
+        node.place.import("t/mine", &[&file], &[]);
+    };
+    replace(&node);
+    delete(&node, &id);
+    run(["stat", &store, "t/mine/theirs"]).ok();
+    run(["rm", &store, "t/mine"]).ok();
+
+    assert_eq!(id_of(&create(&node, "pvc", &into, &from).unwrap()), id);
+    replace(&node);
+    unanswer(&mut node);
+    assert_eq!(create(&node, "pvc", &into, &from).unwrap_err().code, ALREADY_EXISTS);
+    delete(&node, &id);
+    run(["stat", &store, "t/mine/theirs"]).ok();
+    run(["rm", &store, "t/mine"]).ok();
+
+    assert_eq!(id_of(&create(&node, "pvc", &into, &from).unwrap()), id);
+    delete(&node, &id);
+    assert_eq!(run(["ls", &store, "t/mine"]).code, Some(1), "its own clone is removed");
+}
