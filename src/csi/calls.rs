@@ -9,7 +9,7 @@ use crate::csi::failure::{Code, Failure, Outcome};
 use crate::csi::messages::{Empty, decoded, encoded};
 use crate::csi::{controller, identity, node};
 
-const IDENTITY: &str = "csi.v1.Identity";
+pub(in crate::csi) const IDENTITY: &str = "csi.v1.Identity";
 const NODE: &str = "csi.v1.Node";
 const CONTROLLER: &str = "csi.v1.Controller";
 

@@ -23,6 +23,9 @@ const STAGE_UNSTAGE_VOLUME: i32 = 1;
 const GET_VOLUME_STATS: i32 = 2;
 const SINGLE_NODE_MULTI_WRITER: i32 = 5;
 
+/// As CSI limits it.
+const ID_BYTES_MAX: usize = 128;
+
 const BYTES: i32 = 1;
 const INODES: i32 = 2;
 /// A daemon that has not answered statfs(2) for this time is not waited for.
@@ -38,7 +41,10 @@ pub(in crate::csi) fn capabilities() -> Capabilities {
 
 /// The identity of a volume in a call.
 pub(in crate::csi) fn volume_id(id: &str) -> Outcome<&str> {
-    if id.is_empty() { Err(Failure::invalid("volume_id is missing")) } else { Ok(id) }
+    if id.is_empty() || id.len() > ID_BYTES_MAX {
+        return Err(Failure::invalid(format!("volume_id is missing, or over {ID_BYTES_MAX} bytes")));
+    }
+    Ok(id)
 }
 
 /// Refuses a call with other attributes than those that the volume has here.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut};
 use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
@@ -17,9 +18,9 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::csi::calls::answer;
+use crate::csi::calls::{IDENTITY, answer};
 use crate::csi::driver::Driver;
-use crate::csi::failure::Failure;
+use crate::csi::failure::{Code, Failure};
 use crate::model::{Error, Result};
 
 /// Threads that move bytes; calls have threads of their own, at most so many.
@@ -50,7 +51,7 @@ pub(in crate::csi) fn serve(driver: Arc<Driver>, listener: UnixListener, stop: U
             ends.send(()).unwrap_or_default();
         };
         let server = Server::builder().serve_with_incoming_shutdown(
-            Calls { driver },
+            Calls { driver, places: Arc::new(Semaphore::new(CALLS_MAX)) },
             UnixListenerStream::new(listener),
             stopped,
         );
@@ -72,6 +73,8 @@ pub(in crate::csi) fn serve(driver: Arc<Driver>, listener: UnixListener, stop: U
 #[derive(Clone)]
 struct Calls {
     driver: Arc<Driver>,
+    /// For calls that take time.
+    places: Arc<Semaphore>,
 }
 
 impl Service<http::Request<Body>> for Calls {
@@ -87,7 +90,7 @@ impl Service<http::Request<Body>> for Calls {
         let path = request.uri().path().to_owned();
         let given = request.headers().get("grpc-timeout").and_then(|value| value.to_str().ok());
         let until = Instant::now() + time_for(given);
-        let call = Call { driver: self.driver.clone(), path, until };
+        let call = Call { driver: self.driver.clone(), places: self.places.clone(), path, until };
         Box::pin(async move { Ok(Grpc::new(Whole).unary(call, request).await) })
     }
 }
@@ -114,6 +117,7 @@ fn time_for(given: Option<&str>) -> Duration {
 /// One call.
 struct Call {
     driver: Arc<Driver>,
+    places: Arc<Semaphore>,
     path: String,
     until: Instant,
 }
@@ -128,16 +132,32 @@ impl UnaryService<Vec<u8>> for Call {
             let answered = answer(&driver, &path, request.get_ref(), until);
             answered.inspect_err(|failure| log::info!("{path}: {failure}"))
         };
+        // These take no time, and must not wait for calls that do: their caller would end the plugin.
+        if self.path.trim_start_matches('/').starts_with(IDENTITY) {
+            let answered = work().map(Response::new);
+            return Box::pin(async move { answered.map_err(status) });
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            return Box::pin(async { Err(status(Failure::new(Code::Aborted, "too many calls go on"))) });
+        };
         // A caller that goes away does not end it.
-        let answered = tokio::task::spawn_blocking(work);
+        let answered = tokio::task::spawn_blocking(move || {
+            let answered = work();
+            drop(place);
+            answered
+        });
         Box::pin(async move {
             match answered.await {
                 Ok(Ok(bytes)) => Ok(Response::new(bytes)),
-                Ok(Err(Failure { code, text })) => Err(Status::new((code as i32).into(), text)),
+                Ok(Err(failure)) => Err(status(failure)),
                 Err(_) => Err(Status::internal("the call has panicked")),
             }
         })
     }
+}
+
+fn status(Failure { code, text }: Failure) -> Status {
+    Status::new((code as i32).into(), text)
 }
 
 /// Messages as their bytes.
