@@ -1,16 +1,19 @@
 //! Plugins and daemons that are killed, calls at the same time, a remote that hangs, secrets.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{Acceptor, Bucket, Manners, Random, answer, ended, scale, tierfs, wait_until};
 
 use super::plugin::{MULTI_NODE_READER_ONLY, Node, reader_in_a_namespace};
 use super::wire::{
-    ABORTED, DEADLINE_EXCEEDED, INVALID_ARGUMENT, NOT_FOUND, UNANSWERED, UNAVAILABLE, call, text,
+    ABORTED, DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, NOT_FOUND, UNANSWERED, UNAVAILABLE, call, text,
 };
 
 /// Moments at which a plugin is killed.
@@ -311,7 +314,8 @@ fn secrets_are_in_the_environment_of_the_daemon_alone() {
 #[test]
 fn daemons_are_units_of_the_host_where_that_is_asked_for() {
     let mut node = Node::without_plugin();
-    // Stand-ins, which write down their words. That of systemd starts the program, and waits for its mount.
+    // Stand-ins, which write down their words. That of systemd starts the program with variables in its words replaced, and
+    // waits for its mount.
     let bin = node.place.path("bin");
     fs::create_dir(&bin).unwrap();
     let said = node.place.path("said");
@@ -323,7 +327,11 @@ fn daemons_are_units_of_the_host_where_that_is_asked_for() {
              --property=EnvironmentFile=*) set -a; . ${word#*File=}; set +a;; \
              --property=StandardOutput=append:*) out=${word#*append:};; \
              --property=StandardError=append:*) err=${word#*append:};; esac; done; \
-             while [ \"$1\" != -- ]; do shift; done; shift; for at; do :; done; \
+             while [ \"$1\" != -- ]; do shift; done; shift; words=(); \
+             for word; do word=${word//'$$'/$'\\x01'}; \
+             while [[ $word =~ (.*)[$]\\{([A-Z_]+)\\}(.*) ]]; do name=${BASH_REMATCH[2]}; \
+             word=${BASH_REMATCH[1]}${!name}${BASH_REMATCH[3]}; done; \
+             words+=(\"${word//$'\\x01'/'$'}\"); done; set -- \"${words[@]}\"; for at; do :; done; \
              unset AWS_SESSION_TOKEN; setsid \"$@\" >>$out 2>>$err </dev/null & \
              child=$!; while kill -0 $child 2>/dev/null; do mountpoint -q $at && exit 0; sleep 0.02; done; exit 1",
         ),
@@ -352,6 +360,12 @@ fn daemons_are_units_of_the_host_where_that_is_asked_for() {
     // The error of a unit that does not start reaches the caller.
     let failure = node.stage("w", &[("remote", "file:///none-such")]).unwrap_err();
     assert_eq!(failure.code, NOT_FOUND, "{failure:?}");
+    // Nothing takes a part of a word for a credential.
+    let key = node.place.path("key-${HF_TOKEN}.pem").display().to_string();
+    let volume = [("remote", url.as_str()), ("collection", "t/c"), ("trust", key.as_str())];
+    let message = node.stage_message("w", &volume, MULTI_NODE_READER_ONLY, &[("HF_TOKEN", "hush")]);
+    let failure = node.call("Node/NodeStageVolume", &message).unwrap_err();
+    assert!(failure.text.contains("key-${HF_TOKEN}.pem") && !failure.text.contains("hush"), "{failure:?}");
     node.unpublish("v", "a").unwrap();
     node.unstage("v").unwrap();
     node.is_clean();
@@ -374,11 +388,75 @@ fn records_that_were_lost_do_not_keep_a_volume_mounted() {
     assert!(node.pod("a").join("m.safetensors").exists());
     node.kill();
     for entry in fs::read_dir(node.state().join("volumes")).unwrap() {
-        fs::write(entry.unwrap().path(), b"{").unwrap();
+        fs::remove_file(entry.unwrap().path()).unwrap();
     }
     node.start();
     node.unpublish("v", "a").unwrap();
     node.unstage("v").unwrap();
     wait_until("the end of the daemon", || node.mounts().is_empty() && node.daemons().is_empty());
     assert!(!node.pod("a").exists());
+}
+
+/// Gives this thread, and what it starts, a mount namespace of its own.
+fn leave_the_namespace() {
+    // SAFETY: the calls take flags and texts that end with a zero, and touch no memory of this process.
+    let left = unsafe {
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        libc::unshare(libc::CLONE_NEWNS)
+            | libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
+    };
+    assert_eq!(left, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_mount_whose_name_is_not_utf8_hides_no_volume() {
+    // Other tests read the mounts of theirs.
+    leave_the_namespace();
+    let node = Node::new();
+    let url = node.url();
+    let volume = [("remote", url.as_str()), ("collection", "t/c")];
+    node.stage("v", &volume).unwrap();
+    node.publish("v", "a", &volume).unwrap();
+    let daemons = node.daemons();
+    let odd = node.place.path("").join(OsStr::from_bytes(b"\xff"));
+    fs::create_dir(&odd).unwrap();
+    assert!(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&odd).status().unwrap().success());
+    node.publish("v", "b", &volume).unwrap();
+    assert_eq!((node.daemons(), node.mounts().len()), (daemons, 5));
+    for pod in ["a", "b"] {
+        assert_eq!(fs::read(node.pod(pod).join("m.safetensors")).unwrap(), node.model);
+        node.unpublish("v", pod).unwrap();
+    }
+    node.unstage("v").unwrap();
+    assert!(Command::new("umount").arg(&odd).status().unwrap().success());
+    node.is_clean();
+}
+
+#[test]
+fn a_record_that_cannot_be_read_ends_no_daemon() {
+    let mut node = Node::new();
+    let url = node.url();
+    let volume = [("remote", url.as_str()), ("collection", "t/c")];
+    node.stage("v", &volume).unwrap();
+    node.publish("v", "a", &volume).unwrap();
+    let daemons = node.daemons();
+    let record = fs::read_dir(node.state().join("volumes")).unwrap().next().unwrap().unwrap().path();
+    let whole = fs::read(&record).unwrap();
+    fs::write(&record, b"{").unwrap();
+    for is_restarted in [false, true] {
+        if is_restarted {
+            node.kill();
+            node.start();
+        }
+        let told = |node: &Node| node.log().matches("the record cannot be read").count();
+        let before = told(&node);
+        wait_until("two looks at the daemons", || told(&node) >= before + 2);
+        assert_eq!(node.daemons(), daemons);
+        assert_eq!(fs::read(node.pod("a").join("m.safetensors")).unwrap(), node.model);
+        assert_eq!(node.unpublish("v", "a").unwrap_err().code, INTERNAL);
+    }
+    fs::write(&record, whole).unwrap();
+    node.unpublish("v", "a").unwrap();
+    node.unstage("v").unwrap();
+    node.is_clean();
 }

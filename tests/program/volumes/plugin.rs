@@ -43,7 +43,7 @@ impl Node {
         let url = format!("file://{}", place.path("bucket").display());
         let mut push = tierfs();
         answer(push.arg("push").arg(&store).args(["t/c", &url, "--create"])).ok();
-        fs::create_dir(place.path("pods")).unwrap();
+        fs::create_dir(place.path("kubernetes.io~csi")).unwrap();
         Node { place, arguments: Vec::new(), environment: Vec::new(), plugin: None, model }
     }
 
@@ -101,11 +101,11 @@ impl Node {
     }
 
     pub fn pod(&self, name: &str) -> PathBuf {
-        self.place.path("pods").join(name)
+        self.place.path("kubernetes.io~csi").join(name)
     }
 
     pub fn staging(&self, id: &str) -> PathBuf {
-        let path = self.place.path(format!("staging-{id}"));
+        let path = self.place.path(format!("kubernetes.io/csi/staging-{id}"));
         fs::create_dir_all(&path).unwrap();
         path
     }
@@ -181,7 +181,8 @@ impl Node {
     /// Mounts below the place, as the kernel shows them.
     pub fn mounts(&self) -> Vec<String> {
         let place = self.place.path("").canonicalize().unwrap();
-        let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let bytes = fs::read("/proc/thread-self/mountinfo").unwrap();
+        let text = String::from_utf8_lossy(&bytes);
         let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned);
         points.filter(|point| Path::new(point).starts_with(&place)).collect()
     }
@@ -193,7 +194,7 @@ impl Node {
         for folder in ["mounts", "volumes"] {
             assert_eq!(fs::read_dir(self.state().join(folder)).unwrap().count(), 0, "{folder}");
         }
-        assert_eq!(fs::read_dir(self.place.path("pods")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(self.place.path("kubernetes.io~csi")).unwrap().count(), 0);
     }
 
     /// Files and directories of the state that others may read.

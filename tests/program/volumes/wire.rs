@@ -24,6 +24,7 @@ pub const PERMISSION_DENIED: u32 = 7;
 pub const FAILED_PRECONDITION: u32 = 9;
 pub const ABORTED: u32 = 10;
 pub const UNIMPLEMENTED: u32 = 12;
+pub const INTERNAL: u32 = 13;
 pub const UNAVAILABLE: u32 = 14;
 
 /// A call that is not answered at all, as when the plugin is killed.
