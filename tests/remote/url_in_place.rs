@@ -332,3 +332,28 @@ fn copied_files_go_back_to_their_objects_by_an_import_in_place() {
     support::fsck(&stand.place.store());
     assert!(bytes_below(&stand.place.store()) > 1 << 20);
 }
+
+#[test]
+fn written_files_survive_when_their_objects_are_gone_and_are_copied_again_when_not() {
+    let stand = in_place();
+    let (local, store) = (mounted(&stand, &[]), store(&stand));
+    let path = |name: &str| local.path("acme/llama").join(name);
+    for name in ["config.json", "sub/vector.npy"] {
+        let file = fs::OpenOptions::new().write(true).open(path(name)).unwrap();
+        file.write_all_at(b"7", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    let written = fs::read(path("config.json")).unwrap();
+    assert_eq!(written, b"7}");
+    let content = fs::read(stand.object("llama/sub/vector.npy")).unwrap();
+    assert!(fs::read(path("sub/vector.npy")).unwrap() != content);
+    fs::remove_file(stand.object("llama/config.json")).unwrap();
+    stand.run(&["import", &store, "acme/llama", LLAMA]).ok();
+    assert_same(&fs::read(path("sub/vector.npy")).unwrap(), &content, "copied again");
+    // It may say that it leaves the file.
+    stand.run(&["import", &store, "acme/llama", LLAMA, "--in-place", "--delete"]);
+    assert_eq!(fs::read(path("config.json")).unwrap(), written);
+    assert_same(&fs::read(path("sub/vector.npy")).unwrap(), &content, "in place again");
+    local.unmount();
+    support::fsck(&stand.place.store());
+}

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use tierfs::format::log::catalog::{Entry, OutsideFile, OutsidePlace, SourcePlace};
 use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
 use tierfs::format::snapshot::manifest::FileKind;
+use tierfs::format::snapshot::references::Version;
 use tierfs::ingest::Options;
-use tierfs::model::{CollectionName, ErrorKind};
-use tierfs::store::Frozen;
-use tierfs::store::disk::Disk;
+use tierfs::model::{CollectionName, ErrorKind, Owner, StoreId};
 use tierfs::store::disk::memory::MemoryDisk;
+use tierfs::store::disk::{Disk, Open};
+use tierfs::store::{Access, CloneSource, Cloned, Collection, Frozen, Store, Touched};
 
 use super::memory::{REMOTE, Remote};
 use crate::fixture::{Numbers, create, f32s, import, read, safetensors_file};
@@ -104,4 +106,49 @@ fn a_remote_whose_log_is_of_another_is_refused() {
     remote.change_log(CollectionName::new("t", "c"), &[&header.0, &log[SLOT_BYTES..]].concat());
     let refused = remote.store().collection("t", "c").err().unwrap();
     assert!(refused.to_string().contains("belongs to store"), "{refused}");
+}
+
+#[test]
+fn a_log_that_leads_to_files_of_this_machine_makes_no_clone() {
+    let (remote, ..) = pushed();
+    let name = CollectionName::new("t", "c");
+    let folder = support::Place::new();
+    folder.write("secret", b"of this machine");
+    let path = folder.path("secret").into_os_string().into_encoded_bytes();
+    let source = format!("file://{}", folder.path("").display());
+    let object = Box::new(SourcePlace { source, key: "secret".to_owned(), version: Version::Fixed });
+    for place in [OutsidePlace::Path(path), OutsidePlace::Object { object, is_read: false }] {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        disk.create_directory("t").unwrap();
+        let collection = Collection::create(&disk, REMOTE, name, 1, Owner::default(), 0o755).unwrap();
+        let outside = OutsideFile { file: 1, place, bytes: 15, mtime: 0 };
+        let recorded = collection.commit(Touched::default(), |batch, _| {
+            batch.entry(Entry::Outside(outside.clone()));
+            Ok(())
+        });
+        recorded.unwrap();
+        let file = disk.open("t/c/meta.log", Open::Read).unwrap();
+        let mut log = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut log, 0).unwrap();
+        remote.change_log(name, &log);
+        let mut manifest = None;
+        remote.change(name, |changed| manifest = Some(changed.clone()));
+        let here: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        Store::create(&*here, StoreId(7)).unwrap();
+        let store = Store::open(here, Access::Write, "test").unwrap();
+        let source = CloneSource {
+            url: "memory://".to_owned(),
+            remote: REMOTE,
+            tenant: "t".to_owned(),
+            collection: "c".to_owned(),
+            number: 1,
+            log: *blake3::hash(&log).as_bytes(),
+            push: None,
+        };
+        let cloned = Cloned { source, manifest: &manifest.unwrap(), log: &log };
+        let refused = store.clone_snapshot(name, &cloned, Owner::default()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        assert!(refused.to_string().contains("outside of the remote"), "{refused}");
+        assert!(store.collection("t", "c").is_err());
+    }
 }
