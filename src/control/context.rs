@@ -10,6 +10,8 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Collection, Store};
 use crate::vfs::{ControlView, FileView, Scope, Vfs};
 
+/// [`Mounted::transport`] of a mount whose requests arrive by io_uring.
+pub const RINGS: &str = "uring";
 /// The user ID of root.
 pub(super) const ROOT_USER: u32 = 0;
 
@@ -45,6 +47,11 @@ impl Mounted {
 
     pub fn store(&self) -> &Arc<Store> {
         self.vfs.store()
+    }
+
+    /// Whether requests arrive by rings.
+    pub(super) fn has_rings(&self) -> bool {
+        self.transport.get() == Some(&RINGS)
     }
 
     /// Whether a user is root or the owner of the mount.

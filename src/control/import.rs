@@ -41,6 +41,11 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     }
     let vfs = context.mounted.vfs.clone();
     let request = Request::parse(text)?;
+    if request.leaves_files_far() && context.mounted.has_rings() {
+        let text = "requests arrive by io_uring, where reads that wait for a server would hold up others; \
+                    unmount the store before the import, or mount it with --transport classic";
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
     let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
     let planned = {
         let vfs = vfs.clone();

@@ -48,7 +48,7 @@ pub use actions::{note_refused_name, note_refused_rename};
 pub use attributes::{
     ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
 };
-pub use context::{Context, Mounted};
+pub use context::{Context, Mounted, RINGS};
 pub use counters::{Counters, Operation, Snapshot, Times};
 pub use digests::{blake3, sha256};
 pub use files::{COLLECTION_FILES, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show};

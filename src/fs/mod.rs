@@ -8,7 +8,8 @@
 //!
 //! # Threads
 //!
-//! A request is answered on the thread that received it, a long one (`kernel/long_requests.rs`, or over io_uring) on another. Separate threads answer
+//! A request is answered on the thread that received it, a long one (`kernel/long_requests.rs`, or over io_uring) on
+//! another, as one that may wait for a network is (`kernel/long_requests.rs`). Separate threads answer
 //! digests, opens and writes of control files, opens of forms, slow attributes, opens that verify or decode a file
 //! first, and requests that may recognize a file: closes, syncs, renames, changes of size (`state/recognition.rs`). One
 //! thread invalidates pages. The first thread waits for the end of the mount, syncs every 5 s, and looks twice a second

@@ -103,14 +103,22 @@ impl Store {
 
     /// Whether a collection is a clone, or has files at a URL, so that reads may wait for a network.
     pub fn waits_for_network(&self) -> bool {
-        let is_clone = |tenant: &str, name: &str| {
-            let is_far = || self.disk.open(&format!("{tenant}/{name}/{FAR_NAME}"), Open::Read).is_ok();
-            matches!(self.clone_source(tenant, name), Ok(Some(_))) || is_far()
-        };
-        let tenants = self.tenants().unwrap_or_default();
-        tenants.iter().any(|tenant| {
-            self.collections(tenant).unwrap_or_default().iter().any(|name| is_clone(tenant, name))
-        })
+        let mut waits = false;
+        for tenant in self.tenants().unwrap_or_default() {
+            for name in self.collections(&tenant).unwrap_or_default() {
+                let is_far = self.disk.open(&format!("{tenant}/{name}/{FAR_NAME}"), Open::Read).is_ok();
+                if let Some(clones) = self.upstream.clones().filter(|_| is_far) {
+                    clones.note_far();
+                }
+                waits |= is_far || matches!(self.clone_source(&tenant, &name), Ok(Some(_)));
+            }
+        }
+        waits
+    }
+
+    /// Whether reads may wait for a network since a file of a collection lies at a URL.
+    pub fn has_far_files(&self) -> bool {
+        self.upstream.clones().is_some_and(Clones::has_far)
     }
 
     /// The snapshot that a collection is a clone of; `None` if it is not a clone.

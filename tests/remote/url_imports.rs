@@ -3,8 +3,10 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use support::{Mounted, answer, put, tierfs, wait_until};
+use support::{Manners, Mounted, answer, put, tierfs, wait_until};
 
 use crate::sources::{Stand, same_trees};
 
@@ -93,4 +95,47 @@ fn a_listing_that_does_not_end_is_cancelled_and_holds_up_no_file() {
     assert!(!found.contains(&local.path("acme/silent")), "{found:?}");
     local.unmount();
     support::fsck(&stand.place.store());
+}
+
+#[test]
+fn a_server_that_hangs_holds_up_only_readers_of_its_objects() {
+    let stand = Stand::with_models();
+    for number in 0..8 {
+        stand.write(&format!("many/{number}.bin"), vec![number; 100_000]);
+    }
+    let store = stand.place.store();
+    support::run([Path::new("init"), &store]).ok();
+    let cache = stand.place.path("cache");
+    let options = ["--cache", cache.to_str().unwrap(), "--threads", "2", "--transport", "classic"];
+    let local = stand.place.mount_store_by(&mut stand.command(), stand.place.store(), "local", &options);
+    let store = store.to_str().unwrap();
+    without_credentials(&["import", store, "acme/llama", LLAMA]).ok();
+    without_credentials(&["import", store, "acme/many", "s3://bucket/models/many", "--in-place"]).ok();
+    stand.bucket.behave(Manners { hangs: true, ..Manners::default() });
+    let readers: Vec<_> = (0..8)
+        .map(|number| {
+            let path = local.path(&format!("acme/many/{number}.bin"));
+            std::thread::spawn(move || fs::read(path).unwrap())
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    // More readers wait than threads read requests.
+    let (done, finished) = channel();
+    let (shown, wanted) = (local.mountpoint.join("acme/llama"), stand.object("llama"));
+    let other = std::thread::spawn(move || {
+        assert_eq!(same_trees(&shown, &wanted), 4);
+        fs::write(shown.join("new"), b"text").unwrap();
+        fs::rename(shown.join("new"), shown.join("config.json")).unwrap();
+        assert_eq!(fs::read(shown.join("config.json")).unwrap(), b"text");
+        done.send(()).unwrap();
+    });
+    let in_time = finished.recv_timeout(Duration::from_secs(10));
+    assert!(readers.iter().all(|reader| !reader.is_finished()));
+    stand.bucket.behave(Manners::default());
+    in_time.unwrap();
+    other.join().unwrap();
+    for (number, reader) in readers.into_iter().enumerate() {
+        assert!(reader.join().unwrap() == vec![number as u8; 100_000], "{number}");
+    }
+    local.unmount();
 }

@@ -1,7 +1,7 @@
 //! A server of a directory as a bucket, for readers, whose answers fail at random. A file that was replaced has another
 //! ETag.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::{Acceptor, Random};
 
@@ -26,6 +27,10 @@ pub struct Manners {
     pub whole: usize,
     /// It answers with the present object, whichever the request names.
     pub ignores_if_match: bool,
+    /// The second answer with a range of an object has other bytes.
+    pub changes: bool,
+    /// It answers nothing until it behaves otherwise.
+    pub hangs: bool,
     /// Keys that every listing has beside those of files, below its prefix.
     pub listed_too: Vec<String>,
 }
@@ -40,6 +45,8 @@ struct Shared {
     directory: PathBuf,
     seed: u64,
     manners: Mutex<Manners>,
+    /// Ranges of objects that were sent while it `changes`.
+    sent: Mutex<HashSet<(String, u64, u64)>>,
     requests: AtomicU64,
     faults: AtomicU64,
 }
@@ -56,6 +63,7 @@ impl Bucket {
             directory: directory.to_owned(),
             seed,
             manners: Mutex::new(manners),
+            sent: Mutex::default(),
             requests: AtomicU64::new(0),
             faults: AtomicU64::new(0),
         });
@@ -106,7 +114,11 @@ impl Shared {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let dice =
             |salt: u64| Random(self.seed.wrapping_add((number + salt).wrapping_mul(1_000_003))).below(100);
-        let manners = self.manners.lock().unwrap().clone();
+        let mut manners = self.manners.lock().unwrap().clone();
+        while manners.hangs {
+            std::thread::sleep(Duration::from_millis(20));
+            manners = self.manners.lock().unwrap().clone();
+        }
         let fault = dice(0);
         if fault < 2 * manners.faults {
             self.faults.fetch_add(1, Ordering::Relaxed);
@@ -149,6 +161,9 @@ impl Shared {
         };
         let mut body = vec![0; len as usize];
         file.read_exact_at(&mut body, first)?;
+        if manners.changes && !self.sent.lock().unwrap().insert((path.to_owned(), first, len)) {
+            body.iter_mut().take(1).for_each(|byte| *byte ^= 1);
+        }
         let sent = if fault < 2 * manners.faults { body.len() / 2 } else { body.len() };
         let body = if head.starts_with("HEAD") { &[][..] } else { &body[..sent] };
         answer(&mut client, status, &more, body, len)

@@ -42,6 +42,10 @@ struct Write<'a> {
 const PAGE_BYTES: usize = 4096;
 
 impl Service for Dispatcher {
+    fn waits_for_network(&self) -> bool {
+        self.vfs.store().has_far_files()
+    }
+
     fn answer(&self, request: Request<'_>, reply: Reply) {
         if let Err(error) = self.prepare(&request) {
             return reply.error(error);

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use super::errno;
-use super::long_requests::{LONG_BYTES, LongRequests, RequestBuffer};
+use super::long_requests::{OtherThreads, RequestBuffer};
 use super::notify::resend_requests;
 use super::reply::Reply;
 use super::request::{Operation, Request};
@@ -136,8 +136,8 @@ impl DeviceThreads {
         for device in devices.0.iter().cycle().take(count) {
             descriptors.push(Arc::new(device.try_clone()?));
         }
-        let long = LongRequests::new(service.clone());
-        let answered = long.clone();
+        let others = Arc::new(OtherThreads::new(service));
+        let answered = others.clone();
         let ended = move || {
             answered.end();
             ended();
@@ -145,12 +145,12 @@ impl DeviceThreads {
         let (running, ended) = (Arc::new(AtomicUsize::new(descriptors.len())), Arc::new(ended));
         let mut threads = Vec::new();
         for (place, descriptor) in descriptors.iter().cloned().enumerate() {
-            let (service, long, gate) = (service.clone(), long.clone(), gate.clone());
+            let (others, gate) = (others.clone(), gate.clone());
             let running = Running { count: running.clone(), ended: ended.clone() };
             let thread = std::thread::Builder::new().name(format!("device-{place}"));
             threads.push(thread.spawn(move || {
                 let _running = running;
-                serve(&descriptor, &*service, &long, &gate)
+                serve(&descriptor, &others, &gate)
             })?);
         }
         Ok(DeviceThreads { devices, threads, descriptors, gate })
@@ -229,12 +229,7 @@ pub(in crate::fs) fn fail_reads_and_writes(device: &OwnedFd) -> io::Result<()> {
 }
 
 /// Answers requests until the mount ends.
-fn serve<S: Service>(
-    device: &Arc<OwnedFd>,
-    service: &S,
-    long: &Arc<LongRequests<S>>,
-    gate: &Gate,
-) -> io::Result<()> {
+fn serve<S: Service>(device: &Arc<OwnedFd>, others: &OtherThreads<S>, gate: &Gate) -> io::Result<()> {
     let mut buffer = RequestBuffer::new();
     gate.pass(|| ());
     loop {
@@ -254,11 +249,7 @@ fn serve<S: Service>(
         } else {
             route
         };
-        if len < LONG_BYTES {
-            service.receive(buffer.first(len), route);
-        } else {
-            buffer = long.answer(buffer, len, route);
-        }
+        buffer = others.answer(buffer, len, route);
     }
 }
 
@@ -271,7 +262,7 @@ mod tests {
 
     use parking_lot::Mutex;
 
-    use super::{Gate, LongRequests, serve};
+    use super::{Gate, OtherThreads, serve};
     use crate::fs::kernel::errno;
     use crate::fs::kernel::{Operation, Reply, Request, Service};
 
@@ -316,10 +307,10 @@ mod tests {
         let end = device.try_clone().unwrap();
         let (device, toy) = (Arc::new(OwnedFd::from(device)), Arc::new(Toy::default()));
         let service = toy.clone();
-        let long = LongRequests::new(service.clone());
+        let others = OtherThreads::new(&service);
         let gate = Gate::closed();
         gate.open();
-        let thread = std::thread::spawn(move || serve(&device, &*service, &long, &gate));
+        let thread = std::thread::spawn(move || serve(&device, &others, &gate));
         let reading = [&[0; 16][..], &9000_u32.to_ne_bytes(), &[0; 20]].concat();
         let requests = [
             request(15, 1, &reading),

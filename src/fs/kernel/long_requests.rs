@@ -1,4 +1,5 @@
 //! Long requests of the device, which other threads answer: a create or a rename does not wait for the writes before it.
+//! Those that may wait for a network have threads of their own: a server that does not answer holds up nothing else.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,13 +7,17 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::opcode;
 use super::sender::{Route, TRANSFER_BYTES_MAX};
 use super::service::Service;
 
 /// A request of as many bytes is long. Only writes are.
-pub(super) const LONG_BYTES: usize = 64 << 10;
+const LONG_BYTES: usize = 64 << 10;
 /// Requests that wait for a thread. More are answered by the thread that has read them.
 const WAITING_MAX: usize = 16;
+/// Threads for requests that may wait for a network, as a mount of a remote has, and requests that wait for one of these.
+const FAR_THREADS_MAX: usize = 64;
+const FAR_WAITING_MAX: usize = 1024;
 /// A thread without work ends after this time.
 const REST: Duration = Duration::from_secs(10);
 
@@ -75,6 +80,7 @@ fn threads_max() -> usize {
 pub(super) struct LongRequests<S> {
     service: Arc<S>,
     threads_max: usize,
+    waiting_max: usize,
     queue: Mutex<Queue>,
     /// Notified of a request, and of the end.
     arrived: Condvar,
@@ -83,10 +89,11 @@ pub(super) struct LongRequests<S> {
 }
 
 impl<S: Service> LongRequests<S> {
-    pub fn new(service: Arc<S>) -> Arc<LongRequests<S>> {
+    fn new(service: Arc<S>, threads_max: usize, waiting_max: usize) -> Arc<LongRequests<S>> {
         Arc::new(LongRequests {
             service,
-            threads_max: threads_max(),
+            threads_max,
+            waiting_max,
             queue: Mutex::default(),
             arrived: Condvar::new(),
             ended: Condvar::new(),
@@ -94,9 +101,9 @@ impl<S: Service> LongRequests<S> {
     }
 
     /// Answers the first `len` bytes of a buffer, now or later. Returns a buffer for the next request.
-    pub fn answer(self: &Arc<Self>, buffer: RequestBuffer, len: usize, route: Route) -> RequestBuffer {
+    fn answer(self: &Arc<Self>, buffer: RequestBuffer, len: usize, route: Route) -> RequestBuffer {
         let mut queue = self.queue.lock();
-        if queue.waiting.len() >= WAITING_MAX
+        if queue.waiting.len() >= self.waiting_max
             || (queue.idle <= queue.waiting.len() && !self.start(&mut queue))
         {
             drop(queue);
@@ -131,7 +138,9 @@ impl<S: Service> LongRequests<S> {
                 drop(queue);
                 self.service.receive(buffer.first(len), route);
                 queue = self.queue.lock();
-                queue.free.push(buffer);
+                if queue.free.len() < self.threads_max {
+                    queue.free.push(buffer);
+                }
                 continue;
             }
             if queue.is_ending {
@@ -153,13 +162,48 @@ impl<S: Service> LongRequests<S> {
     }
 
     /// Waits until all are answered and the threads have ended. No more come.
-    pub fn end(&self) {
+    fn end(&self) {
         let mut queue = self.queue.lock();
         queue.is_ending = true;
         self.arrived.notify_all();
         while queue.threads > 0 {
             self.ended.wait(&mut queue);
         }
+    }
+}
+
+/// The threads beside those that read requests.
+pub(super) struct OtherThreads<S> {
+    service: Arc<S>,
+    long: Arc<LongRequests<S>>,
+    far: Arc<LongRequests<S>>,
+}
+
+impl<S: Service> OtherThreads<S> {
+    pub fn new(service: &Arc<S>) -> OtherThreads<S> {
+        OtherThreads {
+            service: service.clone(),
+            long: LongRequests::new(service.clone(), threads_max(), WAITING_MAX),
+            far: LongRequests::new(service.clone(), FAR_THREADS_MAX, FAR_WAITING_MAX),
+        }
+    }
+
+    /// Answers the first `len` bytes of a buffer on this thread, or later on another. Returns a buffer for the next request.
+    pub fn answer(&self, buffer: RequestBuffer, len: usize, route: Route) -> RequestBuffer {
+        if self.service.waits_for_network() && opcode::needs_bytes(buffer.first(len)) {
+            return self.far.answer(buffer, len, route);
+        }
+        if len >= LONG_BYTES {
+            return self.long.answer(buffer, len, route);
+        }
+        self.service.receive(buffer.first(len), route);
+        buffer
+    }
+
+    /// Waits until all are answered and the threads have ended. No more come.
+    pub fn end(&self) {
+        self.long.end();
+        self.far.end();
     }
 }
 

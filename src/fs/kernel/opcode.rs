@@ -43,6 +43,15 @@ pub(super) const TMPFILE: u32 = 51;
 /// Since protocol 7.45. Older kernels, and newer ones after a reply that it is not served, send the one before.
 pub(super) const COPY_FILE_RANGE_64: u32 = 53;
 
+/// Whether the answer to a request, given by its bytes, may need stored bytes of a file.
+pub(super) fn needs_bytes(request: &[u8]) -> bool {
+    let kind = request.get(4..8).and_then(|kind| kind.try_into().ok()).map(u32::from_ne_bytes);
+    kind.is_some_and(|kind| {
+        // The others read nothing, or where they do have threads of their own (`fs/mod.rs`).
+        matches!(kind, SETATTR | READ | WRITE | FALLOCATE)
+    })
+}
+
 /// Whether the kernel waits for a reply to a request of this kind.
 pub(super) fn has_reply(opcode: u32) -> bool {
     !matches!(opcode, FORGET | INTERRUPT | BATCH_FORGET)

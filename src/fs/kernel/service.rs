@@ -11,6 +11,11 @@ pub trait Service: Send + Sync + 'static {
     /// Answers a request, now or later, by its reply.
     fn answer(&self, request: Request<'_>, reply: Reply);
 
+    /// Whether requests for bytes of files may wait for a network.
+    fn waits_for_network(&self) -> bool {
+        false
+    }
+
     /// Answers the bytes of a request. Bytes that are not a valid request get an error, if the kernel waits for a reply.
     fn receive(&self, bytes: &[u8], route: Route) {
         match Request::parse(bytes) {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::hub::Revisions;
-use crate::ingest::find::walk::url_of;
+use crate::ingest::find::walk::{path_of, url_of};
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::WholeTensor;
 use crate::model::{
@@ -95,6 +95,11 @@ impl Request {
     /// The URL that is imported, if the source is not on this machine.
     pub fn url(&self) -> Option<&str> {
         self.paths.iter().find_map(|path| url_of(path))
+    }
+
+    /// Whether the bytes stay at a URL.
+    pub fn leaves_files_far(&self) -> bool {
+        self.in_place && self.paths.iter().any(|path| url_of(path).is_some() && path_of(path).is_none())
     }
 
     /// The options of the import. Fails with `Invalid` for impossible values, and for options that

@@ -30,6 +30,7 @@ mod shared_file;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -64,6 +65,8 @@ pub struct Clones {
     /// Whether fetched pieces are kept: not in a store that is only read.
     keeps: bool,
     pieces: Arc<OnceLock<Arc<dyn PieceSource>>>,
+    /// Whether a collection has, or had, files at a URL.
+    has_far: AtomicBool,
     /// By path of the collection; `None` for one that is not a clone.
     known: Mutex<HashMap<String, Option<Arc<CloneDirectory>>>>,
 }
@@ -71,7 +74,13 @@ pub struct Clones {
 impl Clones {
     /// A disk with the files of `disk`. With `keeps`, what is fetched is written into them.
     pub fn new(disk: Arc<dyn Disk>, keeps: bool) -> Clones {
-        Clones { disk, keeps, pieces: Arc::default(), known: Mutex::default() }
+        Clones {
+            disk,
+            keeps,
+            pieces: Arc::default(),
+            has_far: AtomicBool::new(false),
+            known: Mutex::default(),
+        }
     }
 
     /// Sets the source of pieces. Only the first call has an effect.
@@ -81,10 +90,21 @@ impl Clones {
 
     /// An object that an import left where it lies.
     pub fn far_file(&self, place: &SourcePlace, bytes: u64) -> io::Result<Arc<dyn FarFile>> {
+        self.note_far();
         match self.pieces.get() {
             Some(pieces) => pieces.far_file(place, bytes),
             None => Err(no_remotes(&place.source)),
         }
+    }
+
+    /// Notes that a collection has files at a URL.
+    pub fn note_far(&self) {
+        self.has_far.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one has, or had, since the store was opened.
+    pub fn has_far(&self) -> bool {
+        self.has_far.load(Ordering::Relaxed)
     }
 
     /// Records what the cache of such objects keeps.

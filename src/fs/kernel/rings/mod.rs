@@ -41,6 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
+use crate::control::RINGS;
 use crate::fs::kernel::service::Service;
 use crate::model::{Error, Result};
 use layout::DEPTH;
@@ -67,14 +68,14 @@ impl Choice {
     pub fn name(self) -> &'static str {
         match self {
             Choice::Auto => "auto",
-            Choice::Uring => "uring",
+            Choice::Uring => RINGS,
             Choice::Classic => "classic",
         }
     }
 
     /// Makes the rings of a mount with this choice, with `helpers` threads for long requests and `depth` entries a queue.
     /// A mount whose answers may wait for a remote gets none: reads that wait would hold all entries of a queue, and
-    /// names would wait for them.
+    /// names would wait for them. While a mount has rings, it refuses imports that leave files at URLs.
     pub(in crate::fs) fn prepare(
         self,
         helpers: usize,
