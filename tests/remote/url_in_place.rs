@@ -357,3 +357,19 @@ fn written_files_survive_when_their_objects_are_gone_and_are_copied_again_when_n
     local.unmount();
     support::fsck(&stand.place.store());
 }
+
+#[test]
+fn a_push_refuses_an_object_with_other_bytes_at_the_second_read() {
+    let stand = Stand::with_models();
+    // More than a program without a cache keeps in memory.
+    stand.write("large/data.bin", vec![1; 144 << 20]);
+    stand.run(&["import", &store(&stand), "acme/large", "s3://bucket/models/large", "--in-place"]).ok();
+    stand.bucket.behave(Manners { changes: true, ..Manners::default() });
+    let remote = format!("file://{}", stand.place.path("remote").display());
+    fs::create_dir(stand.place.path("remote")).unwrap();
+    let push = ["push", &store(&stand), "acme/large", &remote, "--create"];
+    stand.run(&push).failed(1, &["data.bin", "other bytes than when the push began"]);
+    stand.bucket.behave(Manners::default());
+    stand.run(&push).ok();
+    support::run(["fsck", &remote]).ok();
+}

@@ -78,7 +78,7 @@ pub fn push_within(
 ) -> Result<Pushed> {
     let (newest, hint) = remote.newest_manifest(&parameters.tenant, &parameters.collection)?;
     let frozen = frozen(collection)?;
-    let canonical = frozen.canonical(remote.id())?;
+    let canonical = frozen.canonical_with(remote.id(), progress)?;
     let named = CollectionName::new(&parameters.tenant, &parameters.collection);
     let mut clone = PushedClone::of(remote, &canonical, named, newest.as_ref(), parameters.may.force)?;
     let place = PushPlace { remote: remote.id(), named };

@@ -88,6 +88,12 @@ impl OpenObject {
             && self.object.origin_place(index).is_some()
     }
 
+    /// Whether the imported content of a block lies at a URL, and nobody has read it.
+    pub(in crate::store) fn is_unread_at_url(&self, index: u32) -> bool {
+        self.object.origin.as_ref().is_some_and(|origin| origin.file.is_unread())
+            && self.object.origin_place(index).is_some()
+    }
+
     /// Whether earlier verifications of the data file's content are still valid.
     pub fn is_extent_untouched(&self) -> bool {
         match (&self.object.origin, &self.extent) {

@@ -15,7 +15,7 @@ use crate::format::log::catalog::Entry;
 use crate::format::log::record::{Record, Stored};
 use crate::format::snapshot::manifest::{FileKind, OwnerAndMode};
 use crate::format::snapshot::tenant_list::ListedDirectory;
-use crate::model::{Error, ErrorKind, ObjectId, OwnedCollectionName, Result, StoreId};
+use crate::model::{Error, ErrorKind, ObjectId, OwnedCollectionName, Progress, Result, Silent, StoreId};
 use crate::store::batch::BatchRecord;
 use crate::store::collection::lineage::{CHILDREN_OF, PARENTS_IN};
 use crate::store::collection::open_object::{OpenObject, Verify};
@@ -63,9 +63,14 @@ impl Frozen {
     /// The canonical files, with a log for the store `remote`. `Corrupt` if a block or an object is lost,
     /// `Absent` if an absent block has no source.
     pub fn canonical(&self, remote: StoreId) -> Result<Canonical> {
+        self.canonical_with(remote, &Silent)
+    }
+
+    /// The same. `Interrupted` if it is cancelled while bytes at URLs are read.
+    pub fn canonical_with(&self, remote: StoreId, progress: &dyn Progress) -> Result<Canonical> {
         let still = self.still();
         let path = still.path();
-        let mut far = read_far(still)?;
+        let mut far = read_far(still, progress)?;
         let source = still.state();
         let node = source.node(ROOT).ok_or_else(|| Error::corrupt(format!("{path} has no directory")))?;
         let owner = OwnerAndMode { uid: node.entry.uid, gid: node.entry.gid, mode: node.entry.mode };
@@ -174,7 +179,7 @@ impl Canonical {
     /// `Corrupt`, with the path, if one differs.
     pub fn read(&self, file: &CanonicalFile, stretches: &[Range<u64>], out: &mut Vec<u8>) -> Result<()> {
         out.clear();
-        let mut reader = PayloadReader::new(self.frozen.still(), &self.objects);
+        let mut reader = PayloadReader::new(self.frozen.still(), &self.objects, &self.state);
         stretches.iter().try_for_each(|stretch| reader.read(file, stretch, out))
     }
 }
@@ -250,7 +255,7 @@ struct Placing<'a> {
 
 /// The checksums of the blocks of each object that lie at a URL and that nobody has read: a remote gets these bytes, and its
 /// log has to say what they are.
-fn read_far(still: &Arc<Collection>) -> Result<HashMap<ObjectId, Vec<Option<u32>>>> {
+fn read_far(still: &Arc<Collection>, progress: &dyn Progress) -> Result<HashMap<ObjectId, Vec<Option<u32>>>> {
     let is_unread =
         |object: &&Arc<Object>| object.origin.as_ref().is_some_and(|origin| origin.file.is_unread());
     let objects: Vec<Arc<Object>> = still.state().objects().filter(is_unread).cloned().collect();
@@ -263,6 +268,7 @@ fn read_far(still: &Arc<Collection>) -> Result<HashMap<ObjectId, Vec<Option<u32>
             if !open.is_far(index, &block) {
                 continue;
             }
+            progress.check()?;
             bytes.resize(layout.len(index), 0);
             let is_read =
                 open.read_origin(index, &mut bytes).map_err(|error| error.at(still.path_of(&object)))?;

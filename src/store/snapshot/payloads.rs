@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::format::checksum;
 use crate::format::snapshot::manifest::FileKind;
 use crate::format::snapshot::pieces::{Stretches, pieces};
-use crate::model::{Error, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::disk::File;
@@ -14,6 +15,7 @@ use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
 use crate::store::snapshot::choice::Choice;
 use crate::store::space::slots::SLOT_ALIGN;
+use crate::store::state::State;
 
 /// A file of a canonical collection.
 pub struct CanonicalFile {
@@ -111,21 +113,28 @@ pub(super) struct PayloadReader<'a> {
     pub objects: &'a [Arc<Object>],
     /// For the files of a variant, what it stores otherwise.
     choice: Option<&'a Choice>,
+    /// The state that the log describes, with the checksums of blocks at URLs that were read for it.
+    published: &'a State,
     open: Option<(u32, OpenObject)>,
 }
 
 impl<'a> PayloadReader<'a> {
-    pub fn new(collection: &'a Arc<Collection>, objects: &'a [Arc<Object>]) -> PayloadReader<'a> {
-        PayloadReader { collection, objects, choice: None, open: None }
+    pub fn new(
+        collection: &'a Arc<Collection>,
+        objects: &'a [Arc<Object>],
+        published: &'a State,
+    ) -> PayloadReader<'a> {
+        PayloadReader { collection, objects, choice: None, published, open: None }
     }
 
     /// Reads payloads of a variant.
     pub fn of_variant(
         collection: &'a Arc<Collection>,
         objects: &'a [Arc<Object>],
+        published: &'a State,
         choice: &'a Choice,
     ) -> PayloadReader<'a> {
-        PayloadReader { choice: Some(choice), ..PayloadReader::new(collection, objects) }
+        PayloadReader { choice: Some(choice), ..PayloadReader::new(collection, objects, published) }
     }
 
     /// Appends the bytes of a stretch of a file to `out`. Every payload that it touches is read whole and
@@ -154,6 +163,7 @@ impl<'a> PayloadReader<'a> {
         let (from, until) = (part.start as usize, part.end as usize);
         match source.payload {
             Payload::Block(index) => {
+                let published = self.published;
                 let open = self.opened(source.object)?;
                 let stored = match open.object.blocks.read().get(index, open.object.logged_layout()) {
                     Some(block) if !block.stored.is_absent() => Some(block.stored),
@@ -164,6 +174,19 @@ impl<'a> PayloadReader<'a> {
                 let payload = out.get_mut(begin..).unwrap_or_default();
                 open.fetch(index, &stored, 0, payload)?;
                 open.verify(index, &stored, payload)?;
+                if stored.in_data && open.is_unread_at_url(index) {
+                    let (id, layout) = (open.object.entry.id, open.object.logged_layout());
+                    let object = published.object(id).ok_or_else(gone)?;
+                    let block = object.blocks.read().get(index, layout).ok_or_else(gone)?;
+                    if checksum::of(payload) != block.stored.checksum {
+                        let path =
+                            open.object.origin.as_ref().map(|origin| origin.path()).unwrap_or_default();
+                        let text = format!(
+                            "{path}: block {index} has other bytes than when the push began; push again"
+                        );
+                        return Err(Error::new(ErrorKind::Io, text));
+                    }
+                }
             }
             Payload::Recoded { block, checksum } => {
                 let choice = self.choice.ok_or_else(gone)?;

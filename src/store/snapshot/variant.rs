@@ -182,7 +182,8 @@ impl Canonical {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         out.clear();
-        let mut reader = PayloadReader::of_variant(self.frozen().still(), self.objects(), &variant.choice);
+        let mut reader =
+            PayloadReader::of_variant(self.frozen().still(), self.objects(), self.state(), &variant.choice);
         stretches.iter().try_for_each(|stretch| reader.read(file, stretch, out))
     }
 }
