@@ -38,7 +38,7 @@ pub struct ClonePieces {
     /// By URL.
     clients: Mutex<HashMap<String, Client>>,
     recent: PieceBuffer,
-    far: FarObjects,
+    far: Arc<FarObjects>,
     told: FailureReports,
 }
 
@@ -131,8 +131,7 @@ impl PieceSource for ClonePieces {
     }
 
     fn far_file(&self, place: &SourcePlace, bytes: u64) -> io::Result<Arc<dyn FarFile>> {
-        let found = self.far.open(place, bytes).map_err(to_io)?;
-        Ok(found)
+        Ok(self.far.open(place, bytes))
     }
 
     fn save(&self) {

@@ -19,7 +19,7 @@ use crate::format::snapshot::manifest::{
 };
 use crate::format::snapshot::pieces::pieces;
 use crate::format::snapshot::references::{References, ReferredObject, ReferredPiece};
-use crate::model::{Result, StoreId};
+use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::remote::client::version::Pin;
 use crate::remote::client::{Client, Deadlines};
 use crate::remote::place::remote::{Remote, TOOL};
@@ -33,6 +33,8 @@ use crate::store::disk::{FarFile, ReadAt};
 
 /// An answer about a version holds for this long: each block of a file that is evicted asks.
 const CONFIRMED_FOR: Duration = Duration::from_secs(2);
+/// A cache that another process puts in order is tried again after this time.
+const CACHE_AGAIN: Duration = Duration::from_secs(30);
 /// The only file of the snapshot of an object.
 const FILE: usize = 0;
 
@@ -44,10 +46,22 @@ pub struct FarOptions {
     pub deadlines: Deadlines,
 }
 
+/// Tells users something, as [`Tell`] does. Each reader has one.
+type Told = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
+/// The reader of all objects.
+struct Reader {
+    source: Arc<Source>,
+    /// When to try to open its cache again, which another process was putting in order.
+    cache_at: Option<Instant>,
+}
+
 /// The objects that the collections of a store left where they lie.
 pub(in crate::remote) struct FarObjects {
-    options: Mutex<Option<(FarOptions, Tell)>>,
-    reader: Mutex<Option<Arc<Source>>>,
+    options: FarOptions,
+    tell: Told,
+    /// Held while the first one is made. No read that holds a lock of a collection waits for it.
+    reader: Mutex<Option<Reader>>,
     /// The clients that are asked for versions, by URL.
     clients: Mutex<HashMap<String, Client>>,
     /// Those that somebody has open.
@@ -55,36 +69,57 @@ pub(in crate::remote) struct FarObjects {
 }
 
 impl FarObjects {
-    pub fn new(options: FarOptions, tell: Tell) -> FarObjects {
-        FarObjects {
-            options: Mutex::new(Some((options, tell))),
+    pub fn new(options: FarOptions, tell: Tell) -> Arc<FarObjects> {
+        Arc::new(FarObjects {
+            options,
+            tell: Arc::from(tell),
             reader: Mutex::default(),
             clients: Mutex::default(),
             opened: Mutex::default(),
-        }
+        })
     }
 
     /// The reader of all objects. The client of the first source makes it.
-    fn reader(&self, url: &str) -> Result<Arc<Source>> {
+    fn reader(self: &Arc<Self>, url: &str) -> Result<Arc<Source>> {
         let mut reader = self.reader.lock();
-        if let Some(reader) = &*reader {
-            return Ok(reader.clone());
+        if let Some(reader) = &mut *reader {
+            if reader.cache_at.take_if(|at| *at <= Instant::now()).is_some() {
+                let (objects, client) = (self.clone(), reader.source.remote().client().clone());
+                let opening = std::thread::Builder::new().name("cache".to_owned());
+                if let Err(error) = opening.spawn(move || objects.open_cache_again(client)) {
+                    log::debug!("the cache is not opened: {error}");
+                    reader.cache_at = Some(Instant::now() + CACHE_AGAIN);
+                }
+            }
+            return Ok(reader.source.clone());
         }
-        let mut options = self.options.lock();
-        let deadlines = options.as_ref().map_or_else(Deadlines::default, |(options, _)| options.deadlines);
-        let client = open_within(url, deadlines)?.client().clone();
-        let (cache, tell): (_, Tell) = match options.take() {
-            Some((options, tell)) => (options.cache, tell),
-            None => (None, Box::new(|path, text| log::warn!("{path}: {text}"))),
-        };
-        let cache = cache.and_then(|(directory, size)| {
-            let opened = Cache::open(&directory, size);
-            opened.map_err(|error| tell("", &format!("{error}; bytes of {url} are read and not kept"))).ok()
+        let client = open_within(url, self.options.deadlines)?.client().clone();
+        let made = self.reader_with(client, |error| {
+            (self.tell)("", &format!("{error}; bytes of {url} are read and not kept"));
         });
+        Ok(reader.insert(made).source.clone())
+    }
+
+    /// A reader with a cache, if that can be opened.
+    fn reader_with(&self, client: Client, failed: impl FnOnce(&Error)) -> Reader {
+        let mut cache_at = None;
+        let cache = self.options.cache.as_ref().and_then(|(directory, size)| {
+            let opened = Cache::open(directory, *size).inspect_err(failed);
+            if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+                cache_at = Some(Instant::now() + CACHE_AGAIN);
+            }
+            opened.ok()
+        });
+        let told = self.tell.clone();
+        let tell: Tell = Box::new(move |path, text| told(path, text));
         let source = Source::new(Remote::of_source(client, StoreId(0)), cache, tell);
-        let source = Arc::new(source.reading_ahead());
-        *reader = Some(source.clone());
-        Ok(source)
+        Reader { source: Arc::new(source.reading_ahead()), cache_at }
+    }
+
+    /// Opens the cache that was in use. Reads go on without one meanwhile.
+    fn open_cache_again(&self, client: Client) {
+        let made = self.reader_with(client, |error| log::debug!("{error}"));
+        *self.reader.lock() = Some(made);
     }
 
     /// The client of a source.
@@ -102,52 +137,79 @@ impl FarObjects {
         Ok(client)
     }
 
-    /// An object of this many bytes. Nothing is asked of its source.
-    pub fn open(&self, place: &SourcePlace, bytes: u64) -> Result<Arc<FarObject>> {
-        let found = self.opened.lock().get(place).and_then(Weak::upgrade);
-        if let Some(found) = found.filter(|found| found.bytes == bytes) {
-            return Ok(found);
-        }
-        let source = self.reader(&place.source)?;
-        let files = Files::new(&source, &Arc::new(manifest_of(place, bytes)))?;
-        let (place, client) = (place.clone(), self.client(&source, &place.source)?);
-        let object = FarObject { place: place.clone(), bytes, files, client, confirmed: Mutex::default() };
-        let object = Arc::new(object);
+    /// An object of this many bytes. Nothing is asked of its source or of the cache.
+    pub fn open(self: &Arc<Self>, place: &SourcePlace, bytes: u64) -> Arc<FarObject> {
         let mut opened = self.opened.lock();
+        let found = opened.get(place).and_then(Weak::upgrade).filter(|found| found.bytes == bytes);
+        if let Some(found) = found {
+            return found;
+        }
+        let (objects, place) = (self.clone(), place.clone());
+        let object = FarObject {
+            objects,
+            place: place.clone(),
+            bytes,
+            reading: Mutex::default(),
+            confirmed: Mutex::default(),
+        };
+        let object = Arc::new(object);
         opened.retain(|_, object| object.strong_count() > 0);
         opened.insert(place, Arc::downgrade(&object));
-        Ok(object)
+        object
     }
 
     /// Records what the cache keeps, for the next process.
     pub fn save(&self) {
-        if let Some(cache) = self.reader.lock().as_ref().and_then(|reader| reader.cache()) {
+        if let Some(cache) = self.reader.lock().as_ref().and_then(|reader| reader.source.cache()) {
             cache.save();
         }
     }
 }
 
+/// The way to the bytes of an object.
+struct Reading {
+    source: Arc<Source>,
+    files: Files,
+}
+
 /// An object of one version.
 pub(in crate::remote) struct FarObject {
+    objects: Arc<FarObjects>,
     place: SourcePlace,
     bytes: u64,
-    files: Files,
-    client: Client,
+    /// Made at the first read, and again when the cache could be opened. Held briefly.
+    reading: Mutex<Option<Arc<Reading>>>,
     /// When its source has said last that it has this version.
     confirmed: Mutex<Option<Instant>>,
+}
+
+impl FarObject {
+    fn reading(&self) -> io::Result<Arc<Reading>> {
+        let source = self.objects.reader(&self.place.source).map_err(to_io)?;
+        if let Some(reading) = &*self.reading.lock()
+            && Arc::ptr_eq(&reading.source, &source)
+        {
+            return Ok(reading.clone());
+        }
+        let files = Files::new(&source, &Arc::new(manifest_of(&self.place, self.bytes))).map_err(to_io)?;
+        let reading = Arc::new(Reading { source, files });
+        *self.reading.lock() = Some(reading.clone());
+        Ok(reading)
+    }
 }
 
 impl ReadAt for FarObject {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = (buffer.len() as u64).min(self.bytes.saturating_sub(offset)) as usize;
         match buffer.get_mut(..len).filter(|part| !part.is_empty()) {
-            Some(part) => self.files.read_at(FILE, part, offset).map(|()| len),
+            Some(part) => self.reading()?.files.read_at(FILE, part, offset).map(|()| len),
             None => Ok(0),
         }
     }
 
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.files.read_in_memory(FILE, buffer, offset)
+        let reading = self.reading.lock().clone();
+        reading.map_or(Ok(0), |reading| reading.files.read_in_memory(FILE, buffer, offset))
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -162,13 +224,14 @@ impl FarFile for FarObject {
         }
         let SourcePlace { key, version, .. } = &self.place;
         let pin = Pin { version: version.clone(), bytes: self.bytes };
-        self.client.get_version(key, 0..self.bytes.min(1), &pin).map_err(to_io)?;
+        let client = self.objects.client(&self.reading()?.source, &self.place.source).map_err(to_io)?;
+        client.get_version(key, 0..self.bytes.min(1), &pin).map_err(to_io)?;
         *self.confirmed.lock() = Some(Instant::now());
         Ok(())
     }
 
     fn refetch(&self, offset: u64, len: u64) -> io::Result<bool> {
-        self.files.refetch(FILE, offset, len)
+        self.reading()?.files.refetch(FILE, offset, len)
     }
 }
 

@@ -9,8 +9,8 @@ use crate::model::{Error, Result};
 use crate::store::clones::shared_file::SharedFile;
 use crate::store::disk::FarFile;
 
-/// A read begins again at most this often: others may evict the bytes meanwhile. The last time it waits for
-/// them with its locks.
+/// A read begins again at most this often for bytes of a clone: others may evict them meanwhile. The last time it waits for
+/// them with its locks. Bytes of an object at a URL are kept until the read ends, so it never lacks them twice.
 const TRIES: usize = 3;
 
 /// A range of a file that a read lacks.
@@ -59,7 +59,8 @@ pub fn fetched_outside<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
         return work();
     }
     let _dropping = Dropping;
-    for _ in 0..TRIES {
+    let mut tries = 0;
+    while tries < TRIES {
         let (done, wanted) = {
             let _ending = Ending;
             WANTED.with_borrow_mut(|wanted| *wanted = Some(Vec::new()));
@@ -69,6 +70,7 @@ pub fn fetched_outside<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
         if done.is_ok() || wanted.is_empty() {
             return done;
         }
+        tries += usize::from(wanted.iter().any(|wanted| matches!(wanted, Wanted::OfClone { .. })));
         for wanted in wanted {
             match wanted {
                 Wanted::OfClone { file, offset, len } => {

@@ -51,6 +51,7 @@ impl OpenObject {
     /// A block that becomes exact and is intact in its outside file is located there again; it is not read
     /// if that was verified before. Packed blocks leave their outside file.
     pub fn migrate(&self, range: Range<u32>, storing: Storing, source: &Source<'_>) -> Result<Migration<'_>> {
+        self.ask_for_far(range.clone(), storing.aim);
         let mut migration = self.migration();
         let layout = self.object().layout();
         let due: Vec<(u32, Block)> = self
@@ -169,6 +170,7 @@ impl OpenObject {
         range: Range<u32>,
         may: &dyn Fn(u32, &Block) -> Result<bool>,
     ) -> Result<Migration<'_>> {
+        self.ask_for_far(range.clone(), Aim::Tier(Tier::Absent));
         let mut migration = self.migration();
         let layout = self.object().layout();
         for (index, block) in self.object().stored_blocks(range, layout) {
@@ -195,6 +197,31 @@ impl OpenObject {
         migration.blocks = due.map(|(index, block)| (index, block, Stored::ABSENT)).collect();
         migration.is_for_good = true;
         migration
+    }
+
+    /// Asks the server of an object at a URL for what a move will need, before the move locks the object: it then finds the
+    /// bytes in memory or the cache, and a recent answer about the version. Errors are those of the move, which asks again.
+    fn ask_for_far(&self, range: Range<u32>, aim: Aim) {
+        let Some(Ok(file)) = &self.extent else { return };
+        let Some(far) = file.far() else { return };
+        let layout = self.object().layout();
+        let due = self.object().stored_blocks(range, layout);
+        let due = due.filter(|(index, block)| self.is_due(*index, block, aim));
+        let places: Vec<Stored> = due.filter_map(|(index, _)| self.object().origin_place(index)).collect();
+        if places.is_empty() {
+            return;
+        }
+        let asked = if matches!(aim, Aim::Tier(Tier::Exact | Tier::Absent)) {
+            far.confirm()
+        } else {
+            // Not on the threads that all computations share, which would wait too.
+            let mut bytes = Vec::new();
+            places.iter().try_for_each(|place| {
+                bytes.resize(place.len as usize, 0);
+                file.read_exact_at(&mut bytes, place.offset)
+            })
+        };
+        asked.unwrap_or_else(|error| log::debug!("{}: {error}", self.collection.path()));
     }
 
     fn migration(&self) -> Migration<'_> {
