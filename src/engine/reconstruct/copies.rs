@@ -211,7 +211,16 @@ impl Equal {
             // One that is damaged or gone has no copies.
             let Ok(collection) = store.collection(tenant, &name) else { continue };
             let state = collection.state();
-            files.extend(state.nodes().filter(may_be).map(|node| (name.clone(), node.entry.id)));
+            // To compare a file at a URL would be to fetch it.
+            let is_read = |id: &ObjectId| {
+                let origin = state.object(*id).and_then(|object| object.origin.as_ref());
+                origin.is_none_or(|origin| !origin.file.is_unread())
+            };
+            let is_here =
+                |node: &&Arc<Node>| node.file().is_some_and(|file| file.objects.iter().all(is_read));
+            files.extend(
+                state.nodes().filter(may_be).filter(is_here).map(|node| (name.clone(), node.entry.id)),
+            );
         }
         Ok(Equal { object: id, blake3, offset, files })
     }

@@ -260,6 +260,10 @@ fn read_outside_object(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
     if version.parts().1 != text {
         return Err(Error::corrupt(format!("{text:?} as the version of an object")));
     }
+    let is_plain = |text: &String| text.len() <= PATH_BYTES_MAX && !text.chars().any(char::is_control);
+    if source.is_empty() || ![&source, &key, &text].into_iter().all(is_plain) {
+        return Err(Error::corrupt(format!("{source:?} and {key:?} as the place of an outside file")));
+    }
     let mtime = bytes.u64()? as i64;
     let is_read = match bytes.u8()? {
         0 => false,
