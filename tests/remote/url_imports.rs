@@ -106,7 +106,7 @@ fn a_server_that_hangs_holds_up_only_readers_of_its_objects() {
     let store = stand.place.store();
     support::run([Path::new("init"), &store]).ok();
     let cache = stand.place.path("cache");
-    let options = ["--cache", cache.to_str().unwrap(), "--threads", "2", "--transport", "classic"];
+    let options = ["--cache", cache.to_str().unwrap(), "--threads", "2"];
     let local = stand.place.mount_store_by(&mut stand.command(), stand.place.store(), "local", &options);
     let store = store.to_str().unwrap();
     without_credentials(&["import", store, "acme/llama", LLAMA]).ok();

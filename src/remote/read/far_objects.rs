@@ -47,7 +47,7 @@ pub struct FarOptions {
 }
 
 /// Tells users something, as [`Tell`] does. Each reader has one.
-type Told = Arc<dyn Fn(&str, &str) + Send + Sync>;
+type SharedTell = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// The reader of all objects.
 struct Reader {
@@ -59,7 +59,7 @@ struct Reader {
 /// The objects that the collections of a store left where they lie.
 pub(in crate::remote) struct FarObjects {
     options: FarOptions,
-    tell: Told,
+    tell: SharedTell,
     /// Held while the first one is made. No read that holds a lock of a collection waits for it.
     reader: Mutex<Option<Reader>>,
     /// The clients that are asked for versions, by URL.
