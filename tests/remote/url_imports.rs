@@ -114,7 +114,7 @@ fn a_server_that_hangs_holds_up_only_readers_of_its_objects() {
     stand.bucket.behave(Manners { hangs: true, ..Manners::default() });
     let readers: Vec<_> = (0..8)
         .map(|number| {
-            let path = local.path(&format!("acme/many/{number}.bin"));
+            let path = local.path(format!("acme/many/{number}.bin"));
             std::thread::spawn(move || fs::read(path).unwrap())
         })
         .collect();
