@@ -144,6 +144,7 @@ fn a_log_that_leads_to_files_of_this_machine_makes_no_clone() {
             number: 1,
             log: *blake3::hash(&log).as_bytes(),
             push: None,
+            mark: None,
         };
         let cloned = Cloned { source, manifest: &manifest.unwrap(), log: &log };
         let refused = store.clone_snapshot(name, &cloned, Owner::default()).unwrap_err();
