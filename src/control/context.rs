@@ -50,6 +50,7 @@ impl Mounted {
     }
 
     /// Whether requests arrive by rings.
+    #[cfg(feature = "mount")]
     pub(super) fn has_rings(&self) -> bool {
         self.transport.get() == Some(&RINGS)
     }

@@ -68,7 +68,9 @@ mod versions;
 pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{Clock, HostClock, SetClock, Ticks, now_nanoseconds, now_seconds, set_host_clock};
 pub use clone_snapshot::Cloned;
-pub use clones::{CloneSource, PieceSource, clone_source_at};
+#[cfg(feature = "mount")]
+pub use clones::clone_source_at;
+pub use clones::{CloneSource, PieceSource};
 pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;
 pub use collection::lineage::{ParentHold, broken};

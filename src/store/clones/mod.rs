@@ -29,6 +29,7 @@ mod shared_file;
 
 use std::collections::HashMap;
 use std::io;
+#[cfg(feature = "mount")]
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +48,7 @@ use crate::format::snapshot::piece_map::PieceMap;
 use crate::model::{Error, Result};
 use crate::store::clones::clone_description::{DRAFT_NAME, FILE_BYTES_MAX};
 use crate::store::clones::fetch::{Fetcher, no_remotes};
+#[cfg(feature = "mount")]
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::forward::ForwardDisk;
 use crate::store::disk::{Disk, FarFile, File, Open, remove_if_present, replace_file};
@@ -215,6 +217,7 @@ fn collection_of(path: &str) -> Option<&str> {
 }
 
 /// The clone that a collection of a store is, whether the store is in use or not; `None` if it is not there, or is no clone.
+#[cfg(feature = "mount")]
 pub fn clone_source_at(store: &Path, path: &str) -> Result<Option<CloneSource>> {
     read_source(&FileDisk::new(store), path)
 }
