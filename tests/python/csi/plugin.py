@@ -188,8 +188,9 @@ class Node:
     # Volumes, as the kubelet asks for them.
 
     def place(self, name):
-        """A directory for a volume, new at each call."""
-        path = self.directory / "kubelet" / f"{name}-{next(self.numbers)}"
+        """A directory for a volume, new at each call, below the directories in which the kubelet makes those for pods and stages."""
+        below = {"pod": "pods/volumes/kubernetes.io~csi", "globalmount": "plugins/kubernetes.io/csi"}.get(name, "")
+        path = self.directory / "kubelet" / below / f"{name}-{next(self.numbers)}"
         path.mkdir(parents=True)
         return path
 
