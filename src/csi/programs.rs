@@ -12,7 +12,7 @@ use crate::csi::failure::{Code, Failure, Outcome};
 use crate::csi::secrets::Secrets;
 use crate::model::{Error, ErrorKind};
 
-/// Errors are shorter, so a longer answer is none.
+/// Bytes of a program's answer that are kept. The JSON of an error is shorter.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// How often it is looked whether a program has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

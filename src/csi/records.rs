@@ -235,7 +235,8 @@ pub(in crate::csi) fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Reads a record; `None` only if there is no file. One that cannot be read may be of a volume that is mounted.
+/// Reads a record. Returns `None` only if the file does not exist: a record that cannot be read may belong to a volume that
+/// is mounted, so it is an error.
 pub(in crate::csi) fn read_record<T>(path: &Path, parse: impl Fn(&Value) -> Option<T>) -> Outcome<Option<T>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

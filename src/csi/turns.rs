@@ -26,7 +26,7 @@ impl Turns {
         is_free.then(|| Turn { turns: self, name: name.to_owned() })
     }
 
-    /// The same, after the calls before it, if these end in time.
+    /// Waits for the turn of a name. Returns `None` if the calls before this one have not ended by `until`.
     pub fn wait(&self, name: &str, until: Instant) -> Option<Turn<'_>> {
         let mut taken = self.taken.lock();
         while taken.contains(name) {

@@ -80,7 +80,7 @@ impl Earlier {
         self.texts.lock().remove(&handle)
     }
 
-    /// The same, for the next daemon.
+    /// The text of a control file that this daemon has not opened, which it hands on to the next daemon.
     pub fn text_left(&self, handle: u64) -> Option<Vec<u8>> {
         self.texts.lock().get(&handle).cloned()
     }

@@ -216,7 +216,8 @@ fn collection_of(path: &str) -> Option<&str> {
     is_payload.then_some(collection)
 }
 
-/// The clone that a collection of a store is, whether the store is in use or not; `None` if it is not there, or is no clone.
+/// Reads the snapshot that a collection was cloned from, also while another process has the store open. Returns `None` if the
+/// collection does not exist, or if it is not a clone.
 #[cfg(feature = "mount")]
 pub fn clone_source_at(store: &Path, path: &str) -> Result<Option<CloneSource>> {
     read_source(&FileDisk::new(store), path)

@@ -66,7 +66,7 @@ impl Frozen {
         self.canonical_with(remote, &Silent)
     }
 
-    /// The same. `Interrupted` if it is cancelled while bytes at URLs are read.
+    /// [`canonical`](Self::canonical) with progress. Fails with `Interrupted` if it is cancelled while bytes at URLs are read.
     pub fn canonical_with(&self, remote: StoreId, progress: &dyn Progress) -> Result<Canonical> {
         let still = self.still();
         let path = still.path();

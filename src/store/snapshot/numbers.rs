@@ -146,7 +146,8 @@ impl Numbers {
         self.before.get(&number)
     }
 
-    /// The same, for a lookup. `present` is the number that a collection has here, if it is shown here.
+    /// The meaning of a number of an earlier process, for a lookup: a version, a collection that this mount shows with the same
+    /// number, or a former one. `present` returns the number of a collection that this mount shows.
     pub fn meant(
         &self,
         number: u32,

@@ -63,7 +63,7 @@ pub fn rows() -> Vec<Row> {
 enum Mount {
     Fresh,
     Same,
-    /// The same, and the kernel opens files without a request.
+    /// One mount for all passes, on which the kernel opens files without a request.
     KernelOpens,
 }
 
