@@ -111,7 +111,7 @@ fn reconstruct(current: &OsStr) -> Vec<CompletionCandidate> {
 const RECONSTRUCT: [&str; 5] = ["none", "delta", "factor", "origin", "remote"];
 
 fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
-    let options = mount::OPTIONS.into_iter().flat_map(|(name, values)| {
+    let options = mount::options::OPTIONS.into_iter().flat_map(|(name, values)| {
         let values: Vec<String> = match values {
             "" => vec![name.to_owned()],
             values if values.contains('|') => {

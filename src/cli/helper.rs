@@ -56,7 +56,7 @@ impl Helper {
         let options =
             self.options.as_deref().unwrap_or_default().split(',').filter(|option| !option.is_empty());
         let options: Vec<&str> =
-            options.filter(|option| !self.sloppy || super::mount::is_option(option)).collect();
+            options.filter(|option| !self.sloppy || super::mount::options::is_option(option)).collect();
         let mut arguments: Vec<OsString> = vec!["mount".into()];
         if !options.is_empty() {
             arguments.extend(["-o".into(), options.join(",").into()]);
