@@ -321,7 +321,7 @@ fn delete_removes_only_what_the_same_directory_brought_and_no_longer_has() {
         let answer = way.import("t/c", &folder, &["--delete"]);
         assert_eq!(
             answer.err,
-            "tierfs: config.json: not removed, because it was changed since it was imported\n"
+            "tierfs: config.json: not removed, because it may have been changed since it was imported\n"
         );
         let said = answer.ok();
         assert!(said.ends_with("; 1 file unchanged; removed 2 files\n"), "{said}");

@@ -43,6 +43,14 @@ pub(in crate::ingest) struct StoredParts {
     pub is_shared: bool,
 }
 
+impl StoredParts {
+    /// Objects whose bytes nobody has read. They lie in a file of their own, and no digest of them is known.
+    pub fn unread(bytes: u64, objects: Vec<StoredObject>) -> StoredParts {
+        let (digests, touched, outside) = (Digests::NotTaken, Touched::default(), Vec::new());
+        StoredParts { bytes, objects, digests, touched, outside, is_shared: false }
+    }
+}
+
 /// The blocks of an object.
 pub(in crate::ingest) struct StoredObject {
     pub dtype: Dtype,

@@ -5,12 +5,11 @@
 use std::ops::Range;
 
 use crate::format::checksum;
-use crate::format::log::catalog::{Digests, Extent, OutsideFile};
+use crate::format::log::catalog::{Extent, OutsideFile};
 use crate::ingest::bytes::store_parts::{StoredBlocks, StoredObject, StoredParts};
 use crate::ingest::recognize::block_size::Blocking;
 use crate::ingest::recognize::parts::{Part, Recognized};
 use crate::model::{Dtype, Error, Result};
-use crate::store::Touched;
 
 /// A part of a file and its blocks.
 pub(in crate::ingest) struct Layout {
@@ -70,12 +69,5 @@ pub(in crate::ingest) fn unread_parts(
         let checksums = layout.of_places(identity);
         layout.stored(Some(outside.file), checksums)
     });
-    Ok(StoredParts {
-        bytes: recognized.bytes,
-        objects: objects.collect(),
-        digests: Digests::NotTaken,
-        touched: Touched::default(),
-        outside: Vec::new(),
-        is_shared: false,
-    })
+    Ok(StoredParts::unread(recognized.bytes, objects.collect()))
 }

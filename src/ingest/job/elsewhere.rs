@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::format::checksum;
-use crate::format::log::catalog::{Digests, Entry};
+use crate::format::log::catalog::Entry;
 use crate::format::snapshot::pieces::{Stretches, pieces};
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::bytes::pending_parts::Uncommitted;
@@ -119,14 +119,7 @@ impl Added<'_> {
         };
         let objects =
             layouts.into_iter().zip(checksums).map(|(layout, blocks)| layout.stored(number, blocks));
-        let stored = StoredParts {
-            bytes: recognized.bytes,
-            objects: objects.collect(),
-            digests: Digests::NotTaken,
-            touched: Touched::default(),
-            outside: Vec::new(),
-            is_shared: false,
-        };
+        let stored = StoredParts::unread(recognized.bytes, objects.collect());
         let now = now_nanoseconds();
         let origin = Origin { mode: FILE_MODE, owner, atime: now, mtime: *mtime, sha256: None };
         let attributes = Attributes { parents: None, why, provenance: None };

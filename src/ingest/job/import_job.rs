@@ -419,7 +419,7 @@ impl Plan {
         let (removals, changed): (Vec<_>, Vec<_>) =
             removals(collection, &self.walked).into_iter().partition(|removal| removal.is_untouched);
         for removal in changed {
-            note(removal.path, "not removed, because it was changed since it was imported");
+            note(removal.path, "not removed, because it may have been changed since it was imported");
         }
         removals
     }
