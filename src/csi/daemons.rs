@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -38,7 +37,7 @@ use crate::csi::records::{
 use crate::csi::secrets::Secrets;
 use crate::csi::settings::Settings;
 use crate::csi::targets::{Target, mounts};
-use crate::csi::turns::within;
+use crate::csi::turns::{Turns, within};
 use crate::model::{Error, Result};
 
 /// The line by which a daemon says that its mount is ready.
@@ -157,7 +156,7 @@ pub(in crate::csi) struct Daemons {
     /// The host, if it runs the daemons.
     host: Option<Host>,
     /// The daemons that have been asked whether they live, and have not answered.
-    asked: Arc<Mutex<HashSet<String>>>,
+    asked: Turns,
 }
 
 impl Daemons {
@@ -165,7 +164,7 @@ impl Daemons {
     pub fn open(settings: Arc<Settings>) -> Result<Daemons> {
         let directory = settings.state.join("mounts");
         let host = settings.host.clone().map(|namespace| Host::of(namespace, &settings.state)).transpose()?;
-        Ok(Daemons { settings, directory, host, asked: Arc::default() })
+        Ok(Daemons { settings, directory, host, asked: Turns::default() })
     }
 
     fn folder(&self, digest: &str) -> PathBuf {
@@ -209,16 +208,10 @@ impl Daemons {
             return Ok(State::Absent);
         };
         // One that hangs is asked once, not by ever more threads.
-        if !self.asked.lock().insert(digest.to_owned()) {
-            return Ok(State::Serves(there.device));
-        }
-        let (path, name, asked) = (self.mountpoint(digest), digest.to_owned(), self.asked.clone());
-        let answer = within(Instant::now() + PROBE, move || {
-            // The kernel asks the daemon each time.
-            let answer = rustix::fs::statfs(path).map(drop);
-            asked.lock().remove(&name);
-            answer
-        });
+        let Some(turn) = self.asked.take(digest) else { return Ok(State::Serves(there.device)) };
+        let path = self.mountpoint(digest);
+        // The kernel asks the daemon each time.
+        let answer = within(turn, Instant::now() + PROBE, move || rustix::fs::statfs(path).map(drop));
         Ok(match answer {
             Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => State::Dead,
             _ => State::Serves(there.device),

@@ -35,6 +35,8 @@ pub(in crate::csi) struct Driver {
     pub daemons: Daemons,
     volumes: Turns,
     starts: Turns,
+    /// Calls that a daemon may hold up, by kind and daemon.
+    calls: Turns,
 }
 
 impl Driver {
@@ -43,8 +45,14 @@ impl Driver {
         let settings = Arc::new(settings);
         let records = Records::open(&settings.state)?;
         let daemons = Daemons::open(settings.clone())?;
-        let driver =
-            Driver { settings, records, daemons, volumes: Turns::default(), starts: Turns::default() };
+        let driver = Driver {
+            settings,
+            records,
+            daemons,
+            volumes: Turns::default(),
+            starts: Turns::default(),
+            calls: Turns::default(),
+        };
         let volumes = driver.records.volumes();
         if let Err(failure) = volumes.are_all {
             log::error!("{failure}");
@@ -65,15 +73,27 @@ impl Driver {
     }
 
     /// The turn of a volume: of two calls at a time, the second is refused.
-    pub fn turn(&self, volume: &str) -> Outcome<Turn<'_>> {
+    pub fn turn(&self, volume: &str) -> Outcome<Turn> {
         let busy = || Failure::new(Code::Aborted, format!("another call for the volume {volume:?} goes on"));
         self.volumes.take(volume).ok_or_else(busy)
     }
 
     /// The turn of a daemon and of all that is mounted of it.
-    pub fn daemon_turn(&self, digest: &str, until: Instant) -> Outcome<Turn<'_>> {
+    pub fn daemon_turn(&self, digest: &str, until: Instant) -> Outcome<Turn> {
         let late = || Failure::late("waiting for another volume of the same source");
         self.starts.wait(digest, until).ok_or_else(late)
+    }
+
+    /// Asks a daemon, which may hold the call up for ever: one call of a kind at a time. Returns `None` if it has not answered by
+    /// `until`.
+    pub fn asked<T: Send + 'static>(
+        &self,
+        digest: &str,
+        kind: &str,
+        until: Instant,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        within(self.calls.wait(&format!("{kind} {digest}"), until)?, until, work)
     }
 
     /// Makes sure that a daemon serves. If it had died, its volumes are mounted again. The caller has its turn.
@@ -107,8 +127,8 @@ impl Driver {
             return target.restrict(&placed.access);
         }
         let (root, path) = (self.daemons.mountpoint(&record.daemon), record.collection.clone());
-        let opened = within(until, move || open_below(&root, &path));
         let shown = if record.collection.is_empty() { "the source" } else { &record.collection };
+        let opened = self.asked(&record.daemon, "open", until, move || open_below(&root, &path));
         let directory = opened.ok_or_else(|| Failure::late(format!("opening {shown}")))?;
         let directory = directory.map_err(|error| {
             let code = match error {

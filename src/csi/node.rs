@@ -17,7 +17,6 @@ use crate::csi::messages::{
 use crate::csi::records::{Placed, VolumeRecord};
 use crate::csi::secrets::Secrets;
 use crate::csi::targets::Target;
-use crate::csi::turns::within;
 
 const STAGE_UNSTAGE_VOLUME: i32 = 1;
 const GET_VOLUME_STATS: i32 = 2;
@@ -311,7 +310,8 @@ pub(in crate::csi) fn stats(driver: &Driver, request: &PlaceRequest) -> Outcome<
         return Err(absent());
     }
     let path = target.path().to_owned();
-    let found = within(Instant::now() + STATS, move || rustix::fs::statvfs(path));
+    let until = Instant::now() + STATS;
+    let found = driver.asked(&record.daemon, "stats", until, move || rustix::fs::statvfs(path));
     let found = found.ok_or_else(|| Failure::late("asking the daemon of the volume"))?;
     let found = found.map_err(|error| {
         let text = format!("{}: {}", target.text(), crate::model::plain(&error.into()));
