@@ -37,7 +37,8 @@ pub(super) struct Args {
     /// The name of the driver in volumes and classes
     #[arg(long, value_name = "NAME", default_value = "csi.tierfs.io", value_parser = parse_name)]
     driver_name: String,
-    /// Let volumes that are a part of a pod name stores, keys and file:// remotes below this directory; again for others
+    /// Let volumes that are a part of a pod name stores, keys and file:// remotes below this directory, which pods must
+    /// not be able to write to; again for others
     #[arg(long, value_name = "DIR")]
     inline_paths: Vec<PathBuf>,
     /// Run daemons as units of the host's systemd, so that they outlive the container of the plugin

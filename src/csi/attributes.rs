@@ -1,5 +1,6 @@
 //! The attributes of a volume: the source that a daemon mounts, and the part of it that the volume shows.
 
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::csi::failure::{Code, Failure, Outcome};
@@ -115,7 +116,13 @@ impl Attributes {
         let key = trust.as_deref().filter(|trust| !trust.starts_with(PEM));
         for path in place.into_iter().chain(key) {
             let path = checked_path("an inline volume", path)?;
-            if !allowed.iter().any(|above| path.starts_with(above)) {
+            // A link in an allowed directory may lead out of it.
+            let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+            let is_below = |above: &PathBuf| {
+                path.starts_with(above)
+                    && (real == path || real.starts_with(fs::canonicalize(above).unwrap_or_default()))
+            };
+            if !allowed.iter().any(is_below) {
                 let text = format!(
                     "an inline volume may not name {}; paths of the node are for persistent volumes, or below a directory \
                      of --inline-paths",
@@ -265,6 +272,25 @@ mod tests {
         ] {
             let found = attributes(pairs).unwrap().check_inline(&allowed);
             assert_eq!(found.is_ok(), is_allowed, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_leads_an_inline_volume_to_no_other_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let allowed = root.path().join("allowed");
+        std::fs::create_dir_all(allowed.join("store")).unwrap();
+        std::os::unix::fs::symlink("store", allowed.join("inside")).unwrap();
+        std::os::unix::fs::symlink("/etc", allowed.join("outside")).unwrap();
+        std::os::unix::fs::symlink(&allowed, root.path().join("other name")).unwrap();
+        for (below, is_allowed) in
+            [("store", true), ("inside", true), ("outside", false), ("outside/ssl", false)]
+        {
+            for above in [allowed.clone(), root.path().join("other name")] {
+                let place = above.join(below).display().to_string();
+                let found = attributes(&[("store", &place)]).unwrap().check_inline(&[above]);
+                assert_eq!(found.is_ok(), is_allowed, "{place}");
+            }
         }
     }
 }
