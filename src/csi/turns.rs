@@ -98,10 +98,10 @@ mod tests {
         let (turns, late) = (Turns::default(), Instant::now() + Duration::from_secs(60));
         let soon = || Instant::now() + Duration::from_millis(20);
         assert_eq!(within(turns.take("a").unwrap(), late, || 7), Some(7));
-        let (let_go, waiting) = std::sync::mpsc::channel::<()>();
+        let (stop_waiting, waiting) = std::sync::mpsc::channel::<()>();
         assert_eq!(within(turns.take("a").unwrap(), soon(), move || waiting.recv().is_ok()), None);
         assert!(turns.wait("a", soon()).is_none());
-        drop(let_go);
+        drop(stop_waiting);
         assert!(turns.wait("a", late).is_some());
         // The turn of work that panics ends too.
         assert_eq!(within(turns.take("a").unwrap(), late, || -> u8 { panic!("a bug") }), None);
