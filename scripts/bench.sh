@@ -44,7 +44,7 @@ trap 'exit 143' TERM
 
 unmount_leftovers
 # The shell handles a signal at once only while it waits for a background job.
-timeout --kill-after=20 1200 target/release/tierfs-bench "$@" </dev/null &
+timeout --kill-after=20 3000 target/release/tierfs-bench "$@" </dev/null &
 child=$!
 trap 'kill -TERM "$child" 2>/dev/null; exit 130' INT
 trap 'kill -TERM "$child" 2>/dev/null; exit 143' TERM
