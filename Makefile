@@ -11,7 +11,7 @@ demo: ## Install what is missing, build, mount a small real model and read it ex
 demo-remote: ## Push a small real model to an object storage on this machine and mount it from there
 	@scripts/demo-remote.sh
 
-test: ## Run everything that CI runs. About 44 processor minutes from a fresh clone
+test: ## Run everything that CI runs. About 40 processor minutes from a fresh clone
 	@scripts/test.sh
 
 test-long: ## Run longer random tests, the fuzz targets, the suites, the loaders, a release, as root. Over an hour

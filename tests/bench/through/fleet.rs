@@ -114,6 +114,8 @@ pub fn juicefs(stand: &Stand) -> Result<Cached> {
         command.arg("mount").arg(format!("sqlite3://{}", database.display())).arg(&mountpoint);
         command.args(["--no-usage-report", "--no-bgjob", "--cache-dir"]).arg(cache).args(options);
         command.stderr(std::process::Stdio::null());
+        // Its metadata keep no keys that came by the environment.
+        stand.server.keys(&mut command, stand.server.port);
         Mounted::begin(command, mountpoint)
     };
     let made = stand.place.shared("juicefs", || {
@@ -126,6 +128,8 @@ pub fn juicefs(stand: &Stand) -> Result<Cached> {
         run(stand.server.keys(&mut command, stand.server.port))?;
         let mounted = begin(&database, &folder.0.join("cache"), &[])?;
         std::fs::copy(&stand.source.path, mounted.path("model.safetensors"))?;
+        // A close that fails to send is no error of the copy.
+        std::fs::File::open(mounted.path("model.safetensors"))?.sync_all()?;
         drop(mounted);
         Ok(folder)
     })?;
