@@ -199,8 +199,8 @@ impl Source {
 }
 
 impl Source {
-    /// Notes how the disk of the cache has taken a piece.
-    fn disk_told(&self, news: &DiskNews<'_>) {
+    /// Notes how the disk of the cache takes a piece. Returns whether it gets more of it.
+    fn disk_told(&self, news: &DiskNews<'_>) -> bool {
         match news {
             DiskNews::Failed(error) => self.disk_failed(error),
             DiskNews::Left(name, bytes) => self.piece_buffer.keep(*name, bytes),
@@ -214,6 +214,7 @@ impl Source {
                 }
             }
         }
+        self.cache.as_ref().is_some_and(|cache| !cache.is_bypassed())
     }
 }
 
@@ -615,7 +616,10 @@ impl Files {
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
             let told = |news: DiskNews<'_>| match news {
-                DiskNews::Left(name, bytes) => source.piece_buffer.keep_ahead(name, bytes),
+                DiskNews::Left(name, bytes) => {
+                    source.piece_buffer.keep_ahead(name, bytes);
+                    false
+                }
                 news => source.disk_told(&news),
             };
             // A reader that wants the piece tries again and gets the error.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::format::snapshot::manifest::FileExtent;
 use crate::format::snapshot::piece_map::Digest;
@@ -33,13 +33,13 @@ pub struct Arrival<'a, C> {
     written: usize,
     from: u64,
     bytes: u64,
-    /// Time of writing.
+    /// Time of writing, and of waiting until another piece was written.
     writing: Duration,
 }
 
-impl<C: AsRef<[u8]>> Arrival<'_, C> {
+impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
     /// Nothing has arrived yet. The lock belongs to the file.
-    pub fn new<'a>(file: &'a dyn File, turn: &'a Mutex<()>, extents: &'a [FileExtent]) -> Arrival<'a, C> {
+    pub fn new(file: &'a dyn File, turn: &'a Mutex<()>, extents: &'a [FileExtent]) -> Arrival<'a, C> {
         let (hasher, waiting) = (blake3::Hasher::new(), VecDeque::new());
         Arrival {
             file,
@@ -66,15 +66,47 @@ impl<C: AsRef<[u8]>> Arrival<'_, C> {
         if turn.is_none() && self.bytes < WAITING_MAX {
             return Ok(());
         }
-        let _turn = turn.unwrap_or_else(|| self.turn.lock());
+        let _turn = turn.unwrap_or_else(|| self.wait_for_turn());
         self.write(false)
     }
 
-    /// Writes what is left. Returns the BLAKE3 of all bytes, and the time that the file took to take them.
-    pub fn finish(mut self) -> io::Result<(Digest, Duration)> {
-        let _turn = self.turn.lock();
+    /// Writes what is left. Returns the BLAKE3 of all bytes.
+    pub fn finish(&mut self) -> io::Result<Digest> {
+        let _turn = self.wait_for_turn();
         self.write(true)?;
-        Ok((*self.hasher.finalize().as_bytes(), self.writing))
+        Ok(*self.hasher.finalize().as_bytes())
+    }
+
+    /// The bytes that were written, and the time that those who brought them have waited for the file.
+    pub fn progress(&self) -> (u64, Duration) {
+        (self.from, self.writing)
+    }
+
+    /// Writes no more. Returns the bytes that have arrived, and their hasher.
+    pub fn into_memory(self) -> io::Result<(Vec<u8>, blake3::Hasher)> {
+        let (mut bytes, mut left) = (vec![0; self.from as usize], self.from);
+        for extent in self.extents {
+            if left == 0 {
+                break;
+            }
+            let len = left.min(extent.len.into());
+            let from = extent.piece_offset as usize;
+            let part = bytes.get_mut(from..from + len as usize).ok_or(io::ErrorKind::InvalidData)?;
+            self.file.read_exact_at(part, extent.offset)?;
+            left -= len;
+        }
+        let mut skipped = self.written;
+        for chunk in &self.waiting {
+            bytes.extend_from_slice(chunk.as_ref().get(std::mem::take(&mut skipped)..).unwrap_or_default());
+        }
+        Ok((bytes, self.hasher))
+    }
+
+    fn wait_for_turn(&mut self) -> MutexGuard<'a, ()> {
+        let (turn, begun) = (self.turn, Instant::now());
+        let held = turn.lock();
+        self.writing += begun.elapsed();
+        held
     }
 
     /// Writes what waits, up to the end of the last whole part unless it is the rest.
@@ -151,6 +183,7 @@ mod tests {
             extents in prop::collection::vec((0..3_u64, 1..2_500_000_u32), 1..6),
             chunks in prop::collection::vec(1..300_000_usize, 1..40),
             is_busy in any::<bool>(),
+            chunks_to_the_file in 0..60_usize,
         ) {
             let (mut placed, mut at, mut len) = (Vec::new(), 0, 0);
             for (gap, bytes) in extents {
@@ -163,16 +196,25 @@ mod tests {
             let (file, turn) = (unnamed_file(), Mutex::new(()));
             let mut arrival = Arrival::new(&*file, &turn, &placed);
             let mut rest = bytes.as_slice();
-            for chunk in chunks.iter().cycle() {
+            for (number, chunk) in chunks.iter().cycle().enumerate() {
                 // Another piece is written, but never for so long that this one has to wait.
                 let _other = (is_busy && arrival.bytes < WAITING_MAX - 300_000).then(|| turn.lock());
                 let chunk = rest.split_off(..(*chunk).min(rest.len())).unwrap();
                 arrival.take(chunk).unwrap();
+                if number == chunks_to_the_file {
+                    let (mut found, mut hasher) = arrival.into_memory().unwrap();
+                    hasher.update(rest);
+                    found.extend_from_slice(rest);
+                    prop_assert!(found == bytes);
+                    prop_assert_eq!(hasher.finalize(), blake3::hash(&bytes));
+                    return Ok(());
+                }
                 if rest.is_empty() {
                     break;
                 }
             }
-            prop_assert_eq!(arrival.finish().unwrap().0, *blake3::hash(&bytes).as_bytes());
+            prop_assert_eq!(arrival.finish().unwrap(), *blake3::hash(&bytes).as_bytes());
+            prop_assert_eq!(arrival.progress().0, bytes.len() as u64);
             let mut wanted = vec![0; at as usize];
             for extent in &placed {
                 let from = &bytes[extent.piece_offset as usize..][..extent.len as usize];

@@ -491,7 +491,7 @@ mod tests {
             let mut arrival = claim.arrival().unwrap();
             let whole = bytes(piece);
             whole.chunks(7).for_each(|chunk| arrival.take(chunk).unwrap());
-            let (digest, _) = arrival.finish().unwrap();
+            let digest = arrival.finish().unwrap();
             assert_eq!(digest, claim.piece().unwrap().name.digest);
             claim.arrived(Some(digest));
         } else {

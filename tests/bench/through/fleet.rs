@@ -149,10 +149,10 @@ fn uncached(place: &Rc<Place>) -> Result<Contest> {
 fn on_slow_disk(place: &Rc<Place>) -> Result<Contest> {
     let stand = stand(place)?;
     let program = installed("strace")?.to_string_lossy().into_owned();
-    let delay = format!("inject=pwrite64:delay_enter={WRITE_TAKES}");
+    let delay = format!("inject=pwrite64,pwritev:delay_enter={WRITE_TAKES}");
     let slowed = move |stand: &Stand| {
         let before =
-            [&program, "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", &delay];
+            [&program, "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,pwritev", "-e", &delay];
         stand.mount_with(&before, stand.server.port, &[])
     };
     let checked = same(&stand, &slowed(&stand)?.file)?;

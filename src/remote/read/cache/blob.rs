@@ -18,7 +18,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::format::snapshot::keys::PieceName;
-use crate::format::snapshot::piece_map::PieceState;
+use crate::format::snapshot::piece_map::{Digest, PieceState};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::window::Class;
 use crate::remote::read::cache::pace::Written;
@@ -28,6 +28,7 @@ use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::pieces::{Bases, TRIES, fetched};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, File, Open, write_new};
+use crate::store::pieces::arrival::Arrival;
 use crate::store::pieces::file::{Claim, Got, PieceFile, no_digests, remove};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::{map_of, read_map};
@@ -353,11 +354,14 @@ impl Drop for Counted {
     }
 }
 
+/// Hears of the disk of a cache. Returns whether it gets more bytes of the piece.
+pub(in crate::remote) type DiskWatch<'a> = &'a (dyn Fn(DiskNews<'_>) -> bool + Sync);
+
 /// The answer of the disk of a cache to a piece.
 pub(in crate::remote) enum DiskNews<'a> {
     /// It did not take it.
     Failed(&'a io::Error),
-    /// It took it, right or wrong, in this time.
+    /// It took a part of it in this time.
     Wrote(Written),
     /// It did not get it, and these are its bytes.
     Left(PieceName, &'a Arc<Vec<u8>>),
@@ -399,7 +403,7 @@ impl Fetching {
         mirrors: &Mirrors,
         bases: &dyn Bases,
         class: Class,
-        told: &(dyn Fn(DiskNews<'_>) + Sync),
+        told: DiskWatch<'_>,
     ) -> Result<Got, Arc<Failure>> {
         let turn = match self.turn.take() {
             None if self.counted.bytes > 0 => self.wait_for_turn().await,
@@ -410,7 +414,7 @@ impl Fetching {
         }
         let got =
             match if turn.is_some() { Some(self.fetch(mirrors, bases, class, told).await) } else { None } {
-                Some(Ok(())) => {
+                Some(Ok(None)) => {
                     self.counted.bytes = 0;
                     Ok(Got::Here)
                 }
@@ -419,7 +423,11 @@ impl Fetching {
                     if let Some(Err(Failure::Local(error))) = &not_taken {
                         told(DiskNews::Failed(error));
                     }
-                    let bytes = self.in_memory(mirrors, bases, class).await.map(Arc::new);
+                    let bytes = match not_taken {
+                        Some(Ok(Some(bytes))) => Ok(bytes),
+                        _ => self.in_memory(mirrors, bases, class).await,
+                    };
+                    let bytes = bytes.map(Arc::new);
                     // Before the claim ends: who comes then finds it there.
                     if let (Ok(bytes), Some(piece)) = (&bytes, self.claim.piece()) {
                         told(DiskNews::Left(piece.name, bytes));
@@ -454,39 +462,112 @@ impl Fetching {
         fetched(mirrors, bases, piece, class).await
     }
 
-    /// Fetches the piece into the file.
+    /// Fetches the piece into the file. Returns its bytes if the file did not get all of them, since its disk lags.
     async fn fetch(
         &self,
         mirrors: &Mirrors,
         bases: &dyn Bases,
         class: Class,
-        told: &(dyn Fn(DiskNews<'_>) + Sync),
-    ) -> Result<(), Failure> {
+        told: DiskWatch<'_>,
+    ) -> Result<Option<Vec<u8>>, Failure> {
         let piece = self.claim.piece().ok_or(Failure::WrongBytes)?;
         if let Some(bytes) = bases.copy(piece) {
-            return self.claim.keep(&bytes).map_err(Failure::Local);
+            return self.claim.keep(&bytes).map(|()| None).map_err(Failure::Local);
         }
         if !self.claim.may_arrive() {
             let bytes = self.in_memory(mirrors, bases, class).await?;
-            return self.claim.keep(&bytes).map_err(Failure::Local);
+            return self.claim.keep(&bytes).map(|()| None).map_err(Failure::Local);
         }
         for place in mirrors.places(piece, TRIES) {
-            let Some(mut arrival) = self.claim.arrival::<Bytes>() else { break };
+            let Some(arrival) = self.claim.arrival::<Bytes>() else { break };
             let (key, wanted) = place.asked_part(piece, 0..u64::from(piece.stored));
-            let begun = Instant::now();
-            match mirrors.fetch(place, &key, wanted, class, |chunk| arrival.take(chunk)).await {
+            let mut arriving = Arriving::ToFile(ToFile::new(arrival));
+            match mirrors.fetch(place, &key, wanted, class, |chunk| arriving.take(chunk, told)).await {
                 Err(failure) if place.leads_on(&failure) => continue,
                 done => done?,
             }
-            let (digest, writing) = arrival.finish().map_err(Failure::Local)?;
-            let (bytes, total) = (u64::from(piece.stored), begun.elapsed());
-            told(DiskNews::Wrote(Written { bytes, writing, total }));
+            let (digest, bytes) = arriving.finish(told).map_err(Failure::Local)?;
             if place.is_right(piece, &digest) {
-                self.claim.arrived(Some(digest));
-                return Ok(());
+                if bytes.is_none() {
+                    self.claim.arrived(Some(digest));
+                }
+                return Ok(bytes);
             }
             mirrors.was_wrong(place, piece);
         }
         Err(Failure::WrongBytes)
+    }
+}
+
+/// A piece on its way.
+enum Arriving<'a> {
+    /// Into the file.
+    ToFile(ToFile<'a>),
+    /// Into memory, once the disk lags.
+    ToMemory(Vec<u8>, blake3::Hasher),
+}
+
+/// A piece on its way into the file, and what the disk is known to have taken of it.
+struct ToFile<'a> {
+    arrival: Arrival<'a, Bytes>,
+    written: u64,
+    waited: Duration,
+    when: Instant,
+}
+
+impl Arriving<'_> {
+    fn take(&mut self, chunk: Bytes, told: DiskWatch<'_>) -> io::Result<()> {
+        match self {
+            Arriving::ToFile(file) => {
+                file.arrival.take(chunk)?;
+                if !file.note(told) {
+                    self.leave_file()?;
+                }
+            }
+            Arriving::ToMemory(bytes, hasher) => {
+                hasher.update(&chunk);
+                bytes.extend_from_slice(&chunk);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave_file(&mut self) -> io::Result<()> {
+        let nothing = Arriving::ToMemory(Vec::new(), blake3::Hasher::new());
+        if let Arriving::ToFile(file) = std::mem::replace(self, nothing) {
+            let (bytes, hasher) = file.arrival.into_memory()?;
+            *self = Arriving::ToMemory(bytes, hasher);
+        }
+        Ok(())
+    }
+
+    /// The BLAKE3 of all bytes, and the bytes if the file did not get them.
+    fn finish(self, told: DiskWatch<'_>) -> io::Result<(Digest, Option<Vec<u8>>)> {
+        match self {
+            Arriving::ToFile(mut file) => {
+                let digest = file.arrival.finish()?;
+                file.note(told);
+                Ok((digest, None))
+            }
+            Arriving::ToMemory(bytes, hasher) => Ok((*hasher.finalize().as_bytes(), Some(bytes))),
+        }
+    }
+}
+
+impl<'a> ToFile<'a> {
+    fn new(arrival: Arrival<'a, Bytes>) -> ToFile<'a> {
+        ToFile { arrival, written: 0, waited: Duration::ZERO, when: Instant::now() }
+    }
+
+    /// Tells how the disk took the bytes that were written since. Returns whether it gets more.
+    fn note(&mut self, told: DiskWatch<'_>) -> bool {
+        let (written, waited) = self.arrival.progress();
+        if written == self.written {
+            return true;
+        }
+        let bytes = written - self.written;
+        let (writing, total) = (waited.saturating_sub(self.waited), self.when.elapsed());
+        (self.written, self.waited, self.when) = (written, waited, Instant::now());
+        told(DiskNews::Wrote(Written { bytes, writing, total }))
     }
 }

@@ -440,7 +440,7 @@ impl Cache {
         self.is_distrusted() || self.pace.lags()
     }
 
-    /// Notes that a piece was written. Returns whether the disk is bypassed from now on, because it is slower than the
+    /// Notes that a part of a piece was written. Returns whether the disk is bypassed from now on, because it is slower than the
     /// remote.
     pub(in crate::remote) fn wrote(&self, written: Written) -> bool {
         self.pace.note(written, Instant::now())

@@ -16,14 +16,14 @@ const ENOUGH_BYTES_A_SECOND: u64 = 200 << 20;
 /// A disk that lags gets no more bytes for this long.
 const BYPASSED: Duration = Duration::from_secs(10);
 
-/// The times that pieces took on their way to the disk.
+/// The times that parts of pieces took on their way to the disk.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Written {
     /// Bytes.
     pub bytes: u64,
-    /// Time of writing.
+    /// Time of writing, and of waiting for other pieces that are written.
     pub writing: Duration,
-    /// All of the time from the request to the end.
+    /// All of the time, from the request or the last part on.
     pub total: Duration,
 }
 
@@ -38,6 +38,8 @@ struct State {
     window: Written,
     /// When the first bytes of the window were asked for.
     begun: Option<Instant>,
+    /// When the window before it ended.
+    ended: Option<Instant>,
     lagged: Option<Instant>,
 }
 
@@ -50,25 +52,29 @@ impl Written {
         }
     }
 
-    /// Whether the bytes, which came in this time, waited for the disk for most of it, and it is slow. Pieces are written
-    /// at the same time, so the sum of their times may be many times that of the disk.
+    /// Whether the bytes, which came in this time, waited for the disk, and it is slow. They did if most of the time of each
+    /// piece went there, or if two threads waited for most of it: many pieces are on their way at the same time, and while
+    /// the few threads of requests wait for the disk, nobody takes what has come of the others. The sum of the times may be
+    /// many times that of the disk.
     fn lags(&self, within: Duration) -> bool {
         let busy = self.writing.min(within).as_secs_f64();
         let is_slow = (self.bytes as f64) < busy * ENOUGH_BYTES_A_SECOND as f64;
-        is_slow && self.writing * 2 > self.total
+        is_slow && (self.writing * 2 > self.total || self.writing * 2 > within * 3)
     }
 }
 
 impl Pace {
-    /// Notes that a piece was written just now. Returns whether the disk lags from now on.
+    /// Notes that a part of a piece was written just now. Returns whether the disk lags from now on.
     pub fn note(&self, written: Written, now: Instant) -> bool {
         let mut state = self.state.lock();
         state.window = state.window.and(written);
-        let begun = *state.begun.get_or_insert(now.checked_sub(written.total).unwrap_or(now));
+        let asked = now.checked_sub(written.total).unwrap_or(now);
+        let first = state.ended.map_or(asked, |ended| ended.max(asked));
+        let begun = *state.begun.get_or_insert(first);
         if state.window.bytes < WINDOW_BYTES {
             return false;
         }
-        state.begun = None;
+        (state.begun, state.ended) = (None, Some(now));
         let lags = std::mem::take(&mut state.window).lags(now.saturating_duration_since(begun));
         if lags {
             state.lagged = Some(now);
@@ -101,6 +107,18 @@ mod tests {
             assert!((1..4).all(|number| !noted(number)));
             assert_eq!((noted(4), pace.lags()), (lags, lags), "{writing} of {total}");
             assert!(!noted(5), "a new window");
+        }
+    }
+
+    #[test]
+    fn a_disk_lags_if_the_threads_wait_for_it_while_more_pieces_are_on_their_way() {
+        // Two threads for eight pieces: of its 800 ms, a part of 8 MiB waits 200 for the disk, which takes 80 MiB a second.
+        for (waiting, lags) in [(200, true), (120, false)] {
+            let (pace, begun) = (Pace::default(), Instant::now());
+            let after = |number: u32| Duration::from_millis(800) + Duration::from_millis(100) * number;
+            let lagged =
+                (0..24).fold(false, |_, number| pace.note(written(waiting, 800), begun + after(number)));
+            assert_eq!(lagged, lags, "{waiting}");
         }
     }
 
