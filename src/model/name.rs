@@ -116,7 +116,7 @@ impl<'a> TensorNames<'a> {
             at = at.and_then(|at| self.places.get(&(at, part)).copied());
             is_behind_name = at.and_then(|at| self.is_name.get(at)).is_some_and(|is_name| *is_name);
         }
-        let escaped = components.iter().any(|part| needs_escape(part));
+        let escaped = components.iter().any(|part| needs_escape(part) || looks_escaped(part));
         components.into_iter().map(|part| shorten(if escaped { escape(&part) } else { part }, name)).collect()
     }
 }
@@ -144,7 +144,7 @@ pub fn check_label(label: &str) -> Result<(), &'static str> {
     }
 }
 
-/// One component of a path, escaped as [`TensorNames::path`] does, slashes included.
+/// The name of a file, escaped as [`TensorNames::path`] does, slashes included. A name that looks escaped stays.
 pub fn escape_component(name: &str) -> String {
     shorten(if needs_escape(name) { escape(name) } else { name.to_owned() }, name)
 }
@@ -177,6 +177,15 @@ fn stands_for_itself(component: &str) -> bool {
 
 fn needs_escape(component: &str) -> bool {
     !stands_for_itself(component) || component.chars().any(|c| c.is_control() || c == '/')
+}
+
+/// Whether a name could be taken for the escaped or shortened form of another.
+fn looks_escaped(component: &str) -> bool {
+    component.as_bytes().windows(2).any(|two| two == b"%~")
+        || component.as_bytes().windows(3).any(|three| {
+            let [percent, high, low] = three else { return false };
+            *percent == b'%' && high.is_ascii_hexdigit() && low.is_ascii_hexdigit()
+        })
 }
 
 fn escape(component: &str) -> String {
@@ -245,6 +254,16 @@ mod tests {
         assert_eq!(path("/etc/passwd"), "%2F/etc/passwd");
         assert_eq!(path(""), "%2F");
         assert_eq!(path("\u{85}"), "%C2%85");
+    }
+
+    #[test]
+    fn names_that_look_escaped_differ_from_the_escaped_names() {
+        for (name, other) in [("", "%2F"), (".", "%2E"), ("x\n", "x%0A"), ("x\n", "x%0a")] {
+            assert_ne!(path(name), path(other));
+        }
+        assert_eq!(path("a%2Fb"), "a%252Fb");
+        assert_eq!(path("a%~"), "a%25~");
+        assert_eq!(path("5%2"), "5%2");
     }
 
     #[test]

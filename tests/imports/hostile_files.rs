@@ -362,6 +362,30 @@ fn names_of_control_files_are_refused_for_files_and_collections() {
     assert_eq!(fs::read_dir(&mounted.mountpoint).unwrap().count(), 1);
 }
 
+#[test]
+fn names_of_trees_are_escaped_and_no_file_takes_the_place_of_another() {
+    let place = stored();
+    place.write("folder/.as/f32/x", b"mine");
+    place.write("folder/e/.tensors/y", b"yours");
+    place.write("folder/a\nb", b"a line");
+    place.write("folder/a%0Ab", b"no line");
+    place.import("demo/trees", &[&place.path("folder")], &[]);
+    let mounted = place.mount(&[]);
+    for (path, bytes) in [
+        ("%2Eas/f32/x", &b"mine"[..]),
+        ("e/%2Etensors/y", b"yours"),
+        ("a\nb", b"a line"),
+        ("a%0Ab", b"no line"),
+    ] {
+        assert_eq!(fs::read(mounted.path("demo/trees").join(path)).unwrap(), bytes, "{path:?}");
+    }
+    answered(&["verify".as_ref(), mounted.path("demo/trees").as_ref()]).ok();
+    drop(mounted);
+    place.write("folder/e/%2Etensors/y", b"theirs");
+    let answer = place.try_import("demo/both", &[&place.path("folder")], &[]);
+    answer.failed(1, &["would have the same path in the collection"]);
+}
+
 fn answered(arguments: &[&OsStr]) -> Answer {
     answer(tierfs().args(arguments))
 }

@@ -65,7 +65,7 @@ pub(in crate::ingest) fn found(state: &State, target: &Target) -> (Vec<EntryId>,
         }
         found.push(at);
     }
-    (found, state.directory(at).and_then(|directory| directory.get(&target.file_name())))
+    (found, state.directory(at).and_then(|directory| directory.get(&target.name)))
 }
 
 /// The quota that is released when another file takes the name of a node.

@@ -1,8 +1,8 @@
 //! The place of an imported file: its name and the directories above it.
 
-use crate::model::escape_component;
+use crate::model::{escape_component, is_reserved};
 
-/// The place of a file in its collection.
+/// The place of a file in its collection. Its names are those that it gets there.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// The directories above it, outermost first.
@@ -11,6 +11,12 @@ pub struct Target {
 }
 
 impl Target {
+    /// A file below directories of the source. Names that stand for trees of the mount are escaped.
+    pub(in crate::ingest) fn new(directories: &[Vec<u8>], name: &[u8]) -> Target {
+        let directories = directories.iter().map(|directory| shown(directory)).collect();
+        Target { directories, name: shown(name) }
+    }
+
     /// The path below the collection, as text.
     pub fn path(&self) -> String {
         let mut parts: Vec<&[u8]> = self.directories.iter().map(Vec::as_slice).collect();
@@ -23,12 +29,11 @@ impl Target {
         let parts: Vec<&[u8]> = self.directories.iter().map(Vec::as_slice).collect();
         String::from_utf8_lossy(&parts.join(&b'/')).into_owned()
     }
+}
 
-    /// Its name as it is shown: invalid characters are escaped.
-    pub(in crate::ingest) fn file_name(&self) -> Vec<u8> {
-        match std::str::from_utf8(&self.name) {
-            Ok(name) => escape_component(name).into_bytes(),
-            Err(_) => self.name.clone(),
-        }
+fn shown(name: &[u8]) -> Vec<u8> {
+    match std::str::from_utf8(name) {
+        Ok(name) if is_reserved(name) => escape_component(name).into_bytes(),
+        _ => name.to_vec(),
     }
 }

@@ -226,7 +226,7 @@ fn elsewhere(root: &str, files: Vec<Elsewhere>) -> Walked {
     let given = |Elsewhere { path, file, mtime, place: at, sha256 }: Elsewhere| {
         let bytes = file.len().ok()?;
         let (name, directories) = path.split_last()?;
-        let target = Target { directories: directories.to_vec(), name: name.clone() };
+        let target = Target::new(directories, name);
         let source = PathBuf::from(format!("{}/{}", String::from_utf8_lossy(&root), target.path()));
         let bytes_name = place(b"", &at.identity());
         let elsewhere = Some(GivenFile { file, place: at, bytes_name, sha256 });
@@ -345,13 +345,13 @@ impl Walk<'_> {
         if !metadata.is_file() {
             return Err(Error::invalid(format!("{} is neither a file nor a directory", path.display())));
         }
-        let name = path.file_name().map(|name| name.as_bytes().to_vec());
+        let name = path.file_name().map(OsStrExt::as_bytes);
         let name = name.ok_or_else(|| Error::invalid(format!("{} has no name", path.display())))?;
         let failed = |error| Error::io(path.display(), error);
         let absolute = std::path::absolute(path).map_err(failed)?;
         let root = absolute.parent().map(fs::canonicalize).transpose().map_err(failed)?;
         let root = bytes_of(root.unwrap_or_default());
-        let target = Target { directories: Vec::new(), name };
+        let target = Target::new(&[], name);
         self.walked.found.push(found(path, real, &metadata, target, &root, false));
         Ok(())
     }
@@ -374,7 +374,7 @@ impl Walk<'_> {
                 name.split('/').map(|part| part.as_bytes().to_vec()).collect();
             let name = directories.pop().unwrap_or_default();
             let text = format!("{}{commit}", "../".repeat(directories.len())).into_bytes();
-            let target = Target { directories, name };
+            let target = Target::new(&directories, &name);
             self.walked.links.push(FoundLink { target, text, root: root.clone() });
         }
         Ok(())
@@ -417,7 +417,7 @@ impl Walk<'_> {
         } else if let Some(word) = special(&metadata) {
             self.walked.skipped.push((path, format!("{word}, left out")));
         } else {
-            let target = Target { directories: self.below.clone(), name };
+            let target = Target::new(&self.below, &name);
             self.walked.found.push(found(&path, real, &metadata, target, root, is_hub));
         }
         Ok(())

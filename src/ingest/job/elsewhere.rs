@@ -98,7 +98,7 @@ impl Added<'_> {
     fn add(&self, Elsewhere { path, file, mtime, place, .. }: &Elsewhere) -> Result<Option<DescribedFile>> {
         let Added { disk, collection, owner, reads } = *self;
         let Some((name, directories)) = path.split_last() else { return Ok(None) };
-        let target = Target { directories: directories.to_vec(), name: name.clone() };
+        let target = Target::new(directories, name);
         let (recognized, why) = recognized(collection, &target, file)?;
         let mut uncommitted = Uncommitted::new(collection);
         let number = match recognized.bytes {

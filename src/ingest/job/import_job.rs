@@ -771,7 +771,7 @@ fn target_of(tensor: &str) -> Result<Target> {
         return Err(Error::invalid(format!("{tensor:?} is not a path below a collection")));
     }
     let name = parts.pop().unwrap_or_default();
-    Ok(Target { directories: parts, name })
+    Ok(Target::new(&parts, &name))
 }
 
 /// Blobs of a hub cache that the collection has already.

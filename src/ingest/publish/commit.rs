@@ -54,7 +54,7 @@ pub(in crate::ingest) fn publish(
     let named = collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = target.file_name();
+        let file_name = target.name.clone();
         let settings = names.kept_settings(parent, &file_name);
         names.replace(parent, &file_name)?;
         let node = names.number();
@@ -356,7 +356,7 @@ pub(in crate::ingest) fn publish_shards(
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = target.file_name();
+        let file_name = target.name.clone();
         let settings = names.kept_settings(parent, &file_name);
         names.replace(parent, &file_name)?;
         let node = names.number();

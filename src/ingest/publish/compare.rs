@@ -56,7 +56,7 @@ pub(in crate::ingest) fn node_at(state: &State, target: &Target) -> Option<Entry
     for name in &target.directories {
         at = state.directory(at)?.get(name)?;
     }
-    state.directory(at)?.get(&target.file_name())
+    state.directory(at)?.get(&target.name)
 }
 
 impl Compare<'_> {

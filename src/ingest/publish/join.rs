@@ -126,7 +126,7 @@ pub fn join(collection: &Arc<Collection>, join: &Join<'_>, bytes: &Arc<dyn File>
         let parts: Vec<ObjectId> = ids.iter().skip(sources.objects.len()).copied().collect();
         let mut names = Names::new(batch, state, &origin);
         let parent = names.directories(&join.target.directories)?;
-        let name = join.target.file_name();
+        let name = join.target.name.clone();
         if names.find(parent, &name).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("{path} exists; choose another name")));
         }

@@ -34,7 +34,7 @@ pub(in crate::ingest) fn link(
     origin: &Origin,
 ) -> Result<bool> {
     let _reserved = collection.meter().reserve(Use::FILE)?;
-    let name = found.target.file_name();
+    let name = found.target.name.clone();
     collection.commit(Touched::default(), |batch, state| {
         let Some(there) = state.node(node) else { return Ok(false) };
         if node_at(state, &found.target) == Some(node) {
@@ -66,7 +66,7 @@ pub(in crate::ingest) fn symlink(
         return Ok(false);
     }
     let _reserved = collection.meter().reserve(Use::FILE)?;
-    let name = link.target.file_name();
+    let name = link.target.name.clone();
     collection.commit(Touched::default(), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&link.target.directories)?;

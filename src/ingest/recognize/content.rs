@@ -62,7 +62,10 @@ pub(in crate::ingest) fn recognize_import(
         Ok(recognized) if recognized.content == Content::Plain => {
             match pointer_note(source, recognized.bytes)? {
                 Some(note) if strict => Err(Error::invalid(note)),
-                note => Ok((recognized, note.unwrap_or_default())),
+                note => {
+                    let note = note.unwrap_or_else(|| recognized.note.clone());
+                    Ok((recognized, note))
+                }
             }
         }
         Ok(recognized) => {
