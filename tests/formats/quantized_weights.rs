@@ -63,6 +63,18 @@ fn groups_of_columns_are_stated_or_certain() {
 }
 
 #[test]
+fn floats_without_scales_are_codes_only_where_the_configuration_says_so() {
+    use Dtype::{F8E4M3, F8E5M2};
+    for (config, wanted) in [("{}", PLAIN), (r#"{"quantization_config":{"quant_method":"fp8"}}"#, STORED)] {
+        for dtype in [F8E4M3, F8E5M2] {
+            assert_eq!(role(config, &[("l.weight", dtype, &[8, 8], &[])]), wanted, "{dtype:?} {config}");
+        }
+        assert_eq!(role(config, &[("l.weight", F8E4M3, &[8], &[])]), PLAIN);
+        assert_eq!(role(config, &[("l.table", F8E4M3, &[8, 8], &[])]), PLAIN);
+    }
+}
+
+#[test]
 fn fp4_has_groups_of_16_or_32_that_divide_its_columns() {
     use Dtype::{F4, F8E4M3, F32, U8};
     let odd = [

@@ -25,6 +25,8 @@ pub struct Config {
     pub has_whole_zeros: bool,
     /// Whether parts of a model are quantized in different ways, so that the other fields hold for none of them.
     pub is_mixed: bool,
+    /// Whether the configuration says that weights are quantized.
+    pub is_quantized: bool,
 }
 
 impl Config {
@@ -35,7 +37,9 @@ impl Config {
         quantizations(&all, &mut found);
         let mut known = found.iter().map(|found| Config::of(found));
         let Some(first) = known.next() else { return Config::of(&all) };
-        if known.any(|other| other != first) { Config { is_mixed: true, ..Config::default() } } else { first }
+        let is_mixed = known.any(|other| other != first);
+        let known = if is_mixed { Config { is_mixed, ..Config::default() } } else { first };
+        Config { is_quantized: true, ..known }
     }
 
     fn of(inner: &Map<String, Value>) -> Config {
@@ -58,6 +62,7 @@ impl Config {
             group: number("group_size", &["group_size", "q_group_size"]).filter(|group| *group > 0),
             has_whole_zeros: format == Some("gptq_v2"),
             is_mixed: weights.any(|other| Some(other) != first),
+            is_quantized: false,
         }
     }
 }
@@ -137,7 +142,8 @@ mod tests {
         let json = br#"{"bits": 4, "checkpoint_format": "gptq_v2"}"#;
         assert_eq!(Config::parse(json), Config { bits: Some(4), has_whole_zeros: true, ..Config::default() });
         let json = br#"{"text_config": {"quantization_config": {"bits": 4, "group_size": 96}}}"#;
-        assert_eq!(Config::parse(json), Config { bits: Some(4), group: Some(96), ..Config::default() });
+        let known = Config { bits: Some(4), group: Some(96), is_quantized: true, ..Config::default() };
+        assert_eq!(Config::parse(json), known);
         let json =
             br#"{"a": {"quantization_config": {"bits": 4}}, "b": {"quantization_config": {"bits": 8}}}"#;
         assert!(Config::parse(json).is_mixed);

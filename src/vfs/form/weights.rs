@@ -490,7 +490,7 @@ pub fn why_stored(collection: &Arc<Collection>, node: &Node) -> Option<String> {
         count => format!(" and {count} more"),
     };
     Some(format!(
-        "{first}{more}: codes, or scales of codes, of a layout that is not decoded; this form shows them as they are stored"
+        "{first}{more}: codes, or scales of codes, of a layout that is not decoded, or without their scales; this form shows them as they are stored"
     ))
 }
 

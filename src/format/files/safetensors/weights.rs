@@ -258,12 +258,14 @@ impl Tensors<'_> {
         Role::Plain
     }
 
-    /// Whether a tensor has codes, by its name, its type, or the tensors beside it.
+    /// Whether a tensor has codes, by its name, its type, the tensors beside it, or the model's configuration: the shard that
+    /// has its scales may be missing.
     fn has_codes(&self, name: &str, dtype: Dtype, shape: &Shape) -> bool {
         // bitsandbytes can keep its codes in the bytes of floats.
         let is_column = matches!(shape.dimensions(), [_, 1]);
         is_codes(name, dtype)
             || self.has_scale(name, dtype)
+            || self.lacks_scale(name, dtype, shape)
             || is_column && bitsandbytes_states(name).iter().any(|state| self.find(state).is_some())
     }
 
@@ -274,6 +276,14 @@ impl Tensors<'_> {
         matches!(dtype, Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::I8)
             && !name.ends_with("_scale")
             && scales.iter().any(|scale| scale != name && self.find(scale).is_some())
+    }
+
+    /// Whether a tensor is a matrix of 8-bit floats that are codes by the model's configuration alone.
+    fn lacks_scale(&self, name: &str, dtype: Dtype, shape: &Shape) -> bool {
+        matches!(dtype, Dtype::F8E4M3 | Dtype::F8E5M2)
+            && name.ends_with(".weight")
+            && shape.dimensions().len() > 1
+            && (self.config)().is_quantized
     }
 
     fn find(&self, name: &str) -> Option<(Dtype, Vec<u64>)> {
