@@ -322,28 +322,37 @@ impl Mount {
         written.into_values().collect()
     }
 
-    /// The files without a name that programs have open and the daemon reads, and their bytes.
+    /// The files without a name that programs have open, and their bytes. Those that the kernel reads go on without them:
+    /// they are left out if they are too large, and the next daemon then knows nothing of them.
     fn unnamed(&self, records: &HashMap<u64, OpenRecord>) -> Result<(Vec<UnnamedFile>, Vec<OwnedFd>)> {
-        let mut open: BTreeMap<Ino, Arc<OpenFile>> = BTreeMap::new();
-        for (handle, file) in self.dispatcher.handles.all() {
-            let is_ours = records.get(&handle).is_some_and(|record| record.read_by == ReadBy::Daemon);
-            if let Handle::File(file, ..) = &*file
-                && is_ours
+        let (mut ours, mut others) = (BTreeMap::new(), BTreeMap::new());
+        for (handle, open) in self.dispatcher.handles.all() {
+            if let Handle::File(file, ..) = &*open
+                && let Some(record) = records.get(&handle)
                 && file.collection().state().node(file.node()).is_none()
                 && let Some(ino) = self.vfs().ino_of(file)
             {
-                open.insert(ino, file.clone());
+                let is_ours = record.read_by == ReadBy::Daemon;
+                let of = if is_ours { &mut ours } else { &mut others };
+                of.insert(ino, file.clone());
             }
         }
-        let bytes: u64 = open.values().map(|file| file.bytes()).sum();
+        let mut bytes: u64 = ours.values().map(|file| file.bytes()).sum();
         if bytes > UNNAMED_BYTES_MAX {
             let text = format!(
                 "files without a name with {bytes} bytes are open, and would be lost; close them first"
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
+        for (ino, file) in others {
+            let with_it = bytes.saturating_add(file.bytes());
+            if with_it <= UNNAMED_BYTES_MAX && !ours.contains_key(&ino) {
+                bytes = with_it;
+                ours.insert(ino, file);
+            }
+        }
         let mut files = (Vec::new(), Vec::new());
-        for (ino, file) in open {
+        for (ino, file) in ours {
             files.0.push(self.vfs().unnamed(ino, &file)?);
             files.1.push(copied(&file)?.into());
         }
