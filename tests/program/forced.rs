@@ -115,3 +115,39 @@ fn umount_does_not_wait_for_a_daemon_that_does_not_answer_and_force_aborts_its_r
     drop(file);
     place.mount(&[]).unmount();
 }
+
+/// Unmounts behind the back of the daemon, which goes on only once `then` is mounted. Returns when the daemon has ended.
+fn unmounted_by_another(mounted: &Mounted, then: impl FnOnce()) {
+    let config = fs::read_to_string(mounted.path(".ctl/config")).unwrap();
+    let process = config.lines().find_map(|line| line.strip_prefix("process = ")).unwrap().to_owned();
+    answer(Command::new("umount").arg("-l").arg(&mounted.mountpoint)).ok();
+    answer(Command::new("kill").args(["-STOP", &process])).ok();
+    then();
+    answer(Command::new("kill").args(["-CONT", &process])).ok();
+    let running = format!("/proc/{process}");
+    wait_until("the end of the daemon", || !fs::exists(&running).unwrap());
+}
+
+#[test]
+fn a_daemon_that_another_program_has_unmounted_leaves_the_next_mount_at_its_place_alone() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    let file = mounted.path("precious");
+    unmounted_by_another(&mounted, || {
+        let mut tmpfs = Command::new("mount");
+        answer(tmpfs.args(["-t", "tmpfs", "tmpfs"]).arg(&mounted.mountpoint)).ok();
+        fs::write(&file, b"kept").unwrap();
+    });
+    assert_eq!(fs::read(&file).unwrap(), b"kept");
+    answer(Command::new("umount").arg(&mounted.mountpoint)).ok();
+
+    let mounted = place.mount(&[]);
+    let other = imported(&[]).0;
+    unmounted_by_another(&mounted, || {
+        run(["mount".as_ref(), other.store().as_os_str(), mounted.mountpoint.as_os_str()]).ok();
+    });
+    assert!(fs::exists(mounted.path("demo/model")).unwrap());
+    // The kernel may have given the next mount the number of the one before.
+    run(["mount".as_ref(), "--takeover".as_ref(), mounted.mountpoint.as_os_str()]).ok();
+    run(["umount".as_ref(), mounted.mountpoint.as_os_str()]).ok();
+}

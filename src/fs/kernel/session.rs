@@ -7,14 +7,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::notify::invalidate_names;
 use super::rings::PAYLOAD_BYTES;
 use super::sender::TRANSFER_BYTES_MAX;
+use crate::format::mountinfo::topmost;
 
 /// Maximal number of pending background requests, such as read-ahead.
 const BACKGROUND_MAX: u16 = 96;
@@ -80,10 +83,14 @@ impl Agreed {
 
 /// A mount.
 pub(in crate::fs) struct Session {
-    /// Unmounts when it is dropped. A mount that an earlier daemon made stays.
-    _session: Option<fuser::Session<Handshake>>,
+    /// Unmounts when it is dropped, whatever is mounted at that place by then. None of a mount that an earlier daemon made,
+    /// which stays.
+    session: Option<fuser::Session<Handshake>>,
     device: Arc<OwnedFd>,
     pub agreed: Agreed,
+    mountpoint: PathBuf,
+    /// The number of the connection; 0 if it is not known.
+    pub connection: u32,
 }
 
 impl Session {
@@ -104,18 +111,55 @@ impl Session {
             log::info!("names of tensors are not kept by this kernel ({error}): it is before 6.16");
         });
         let agreed = Agreed { forgets_names: forgets_names.is_ok(), ..agreed };
-        Ok(Session { _session: Some(session), device, agreed })
+        let (mountpoint, connection) = (mountpoint.to_owned(), connection_of(mountpoint));
+        Ok(Session { session: Some(session), device, agreed, mountpoint, connection })
     }
 
     /// Goes on with a mount of an earlier daemon, to which the kernel gave these answers.
-    pub fn taken_over(device: OwnedFd, agreed: Agreed) -> Session {
-        Session { _session: None, device: Arc::new(device), agreed }
+    pub fn taken_over(device: OwnedFd, agreed: Agreed, mountpoint: &Path, connection: u32) -> Session {
+        let (device, mountpoint) = (Arc::new(device), mountpoint.to_owned());
+        Session { session: None, device, agreed, mountpoint, connection }
+    }
+
+    /// Whether this mount is the one on its directory. Another program may have unmounted it, and mounted something else.
+    pub fn is_mounted(&self) -> bool {
+        let there = connection_of(&self.mountpoint);
+        if !self.is_over() {
+            return self.connection == 0 || there == self.connection;
+        }
+        // A mount whose connection was aborted stays, without an answer. A later mount may have its number.
+        let answer = || rustix::fs::statfs(&self.mountpoint);
+        there != 0 && there == self.connection && answer().is_err_and(|error| error == Errno::NOTCONN)
+    }
+
+    /// Whether the kernel has ended the connection.
+    fn is_over(&self) -> bool {
+        let mut device = [PollFd::new(&self.device, PollFlags::empty())];
+        let polled = poll(&mut device, Some(&Timespec::default()));
+        polled.is_ok() && device.iter().any(|device| device.revents().contains(PollFlags::ERR))
     }
 
     /// The descriptor from which requests are read.
     pub fn device(&self) -> &Arc<OwnedFd> {
         &self.device
     }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Its descriptor of the device stays open until the process ends.
+        if !self.is_mounted() {
+            std::mem::forget(self.session.take());
+        }
+    }
+}
+
+/// The number of the connection of the mount on a directory; 0 if that is not found.
+fn connection_of(mountpoint: &Path) -> u32 {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let found =
+        topmost(&mounts, mountpoint).filter(|found| found.is_ours() && found.mountpoint == mountpoint);
+    found.map_or(0, |found| found.device)
 }
 
 impl Mounting<'_> {

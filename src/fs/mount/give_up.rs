@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,13 +59,14 @@ pub(super) fn numbers(store: &Store, bundle: Option<&mut Bundle>) -> Result<Opti
     Ok(Some(records))
 }
 
-/// The parts of a mount that an earlier daemon had, and the number of its connection.
-pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Left, u32)> {
+/// The parts of a mount that an earlier daemon had.
+pub(super) fn taken_up(bundle: Bundle, mountpoint: &Path) -> Result<(Session, Devices, Handles, Left)> {
     let Bundle { state, open_files, devices, unnamed, .. } = bundle;
     let (records, head) = Records::taken_over(open_files)?;
     let first = devices.first().ok_or_else(|| Error::corrupt("a mount without a device"))?;
     let first = first.try_clone().map_err(|error| Error::io("taking a mount up", error))?;
-    let session = Session::taken_over(first, Agreed::of_bits(head.agreed));
+    let agreed = Agreed::of_bits(head.agreed);
+    let session = Session::taken_over(first, agreed, mountpoint, head.connection);
     let before = if state.is_some() { Before::HandedOver } else { Before::Died };
     let HandOver { stale, texts, written, unnamed: files, may_have_done, .. } = state.unwrap_or_default();
     let texts: HashMap<u64, Vec<u8>> = texts.into_iter().map(|shown| (shown.handle, shown.text)).collect();
@@ -72,14 +74,13 @@ pub(super) fn taken_up(bundle: Bundle) -> Result<(Session, Devices, Handles, Lef
     let earlier = if may_have_done { earlier.with_done() } else { earlier };
     let handles = Handles::taken_over(records, earlier)?;
     let unnamed = files.into_iter().zip(unnamed).collect();
-    Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }, head.connection))
+    Ok((session, Devices::taken_over(devices), handles, Left { stale, unnamed }))
 }
 
 /// Listens for programs that take the mount of a store over.
 pub(super) fn listen(
     store: &Arc<Store>,
     session: &Session,
-    connection: u32,
     offer: &HandOver,
     askers: &Askers,
     waker: &Arc<Waker>,
@@ -90,13 +91,13 @@ pub(super) fn listen(
     if !session.agreed.resends {
         return Err(io::Error::other(GIVEN_ONCE));
     }
-    if connection == 0 {
+    if session.connection == 0 {
         return Err(io::Error::other("the mount is not in the table of mounts"));
     }
     let store = Arc::downgrade(store);
     // A remote that is away can be read by its cache alone.
     let prepare = move || store.upgrade().iter().for_each(|store| store.save_cache());
-    handover::listen(connection, offer.clone(), askers.clone(), waker.clone(), prepare)
+    handover::listen(session.connection, offer.clone(), askers.clone(), waker.clone(), prepare)
 }
 
 impl Dispatcher {

@@ -18,7 +18,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,12 +67,21 @@ impl Askers {
 }
 
 /// Removes the socket when it is dropped.
-pub(super) struct Listening(PathBuf);
+pub(super) struct Listening {
+    path: PathBuf,
+    inode: u64,
+}
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            log::debug!("removing {}: {error}", self.0.display());
+        // A later mount may have the number of this one, and a socket in its place.
+        let is_own = |found: fs::Metadata| found.ino() == self.inode;
+        let removed = match fs::symlink_metadata(&self.path).map(is_own) {
+            Ok(true) => fs::remove_file(&self.path),
+            found => found.map(drop),
+        };
+        if let Err(error) = removed {
+            log::debug!("removing {}: {error}", self.path.display());
         }
     }
 }
@@ -97,6 +106,7 @@ pub(super) fn listen(
     }
     let listener = UnixListener::bind(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    let inode = fs::symlink_metadata(&path)?.ino();
     let thread = std::thread::Builder::new().name("takeover".to_owned());
     thread.spawn(move || {
         for stream in listener.incoming() {
@@ -110,7 +120,7 @@ pub(super) fn listen(
             }
         }
     })?;
-    Ok(Listening(path))
+    Ok(Listening { path, inode })
 }
 
 /// Makes the offer to a program. Returns when the program can take the mount.

@@ -34,7 +34,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Job, Mounted};
 use crate::format::handover::{HandOver, Head};
-use crate::format::mountinfo::topmost;
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::device::{DeviceThreads, Devices};
 use crate::fs::kernel::drop_long_buffers;
@@ -259,19 +258,19 @@ fn serve(
     };
     let shown = mountpoint.display().to_string();
     let numbers = give_up::numbers(&store, bundle.as_mut())?;
-    let (session, devices, parts, left, connection) = match bundle {
+    let (session, devices, parts, left) = match bundle {
         None => {
             let session = Session::new(mountpoint, &mounting).map_err(failed)?;
-            let connection = connection_of(mountpoint);
             let devices = Devices::new(session.device(), threads).map_err(failed)?;
-            let records = Records::new(Head { agreed: session.agreed.bits(), connection }).map_err(failed)?;
+            let head = Head { agreed: session.agreed.bits(), connection: session.connection };
+            let records = Records::new(head).map_err(failed)?;
             let handles = Handles::new(records);
-            (session, devices, Parts::new(store, shown, options, threads, handles)?, None, connection)
+            (session, devices, Parts::new(store, shown, options, threads, handles)?, None)
         }
         Some(bundle) => {
-            let (session, devices, handles, left, connection) = taken_up(bundle)?;
+            let (session, devices, handles, left) = taken_up(bundle, mountpoint)?;
             let parts = Parts::new(store, shown, options, threads, handles)?;
-            (session, devices, parts, Some(left), connection)
+            (session, devices, parts, Some(left))
         }
     };
     let Parts { dispatcher, forgetting } = parts;
@@ -316,7 +315,7 @@ fn serve(
     let jobs = start_jobs(mounted.clone(), dispatcher.invalidator.clone())?;
     let askers = Askers::default();
     let listening = options.offer.as_ref().and_then(|offer| {
-        let listening = give_up::listen(dispatcher.vfs.store(), &session, connection, offer, &askers, &waker);
+        let listening = give_up::listen(dispatcher.vfs.store(), &session, offer, &askers, &waker);
         listening.inspect_err(|error| log::info!("no program can take the mount over: {error}")).ok()
     });
     Ok(Mount {
@@ -539,12 +538,9 @@ impl Mount {
     }
 
     fn unmount(&self, patience: Duration) -> Result<bool> {
-        let flags = rustix::mount::UnmountFlags::DETACH;
-        let mut unmounted = rustix::mount::unmount(&self.mountpoint, flags).map_err(std::io::Error::from);
-        if unmounted.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
-            unmounted = unmount_by_helper(&self.mountpoint, true, Stdio::null()).map(|_| ());
-        }
-        if let Err(error) = unmounted {
+        if self.session.is_mounted()
+            && let Err(error) = detach(&self.mountpoint)
+        {
             log::warn!("unmounting {}: {error}", self.mountpoint.display());
         }
         let until = Instant::now() + patience;
@@ -556,6 +552,16 @@ impl Mount {
             self.waker.listen(left.min(LOOK_EVERY))?;
         }
         Ok(true)
+    }
+}
+
+fn detach(mountpoint: &Path) -> std::io::Result<()> {
+    let detached = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
+    match detached.map_err(std::io::Error::from) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            unmount_by_helper(mountpoint, true, Stdio::null()).map(|_| ())
+        }
+        detached => detached,
     }
 }
 
@@ -637,14 +643,6 @@ fn raise_descriptor_limit() {
             limit.current.unwrap_or(u64::MAX)
         );
     }
-}
-
-/// The number of the connection of the mount on a directory; 0 if that is not found.
-fn connection_of(mountpoint: &Path) -> u32 {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let found =
-        topmost(&mounts, mountpoint).filter(|found| found.is_ours() && found.mountpoint == mountpoint);
-    found.map_or(0, |found| found.device)
 }
 
 /// `major:minor` of the file system mounted on a directory, without a request to it.
