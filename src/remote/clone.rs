@@ -101,9 +101,16 @@ impl PieceSource for ClonePieces {
             return Ok(bytes);
         }
         self.recent.failed(&piece.name)?;
+        // The name that a program reads is here, and no block here is corrupt.
+        let unread = |error: Error| match error.kind() {
+            ErrorKind::Corrupt | ErrorKind::NotFound => {
+                RemoteError::of(io::ErrorKind::Other, error.to_string())
+            }
+            _ => to_io(error),
+        };
         let away = |error: Error| {
             self.tell(path, &error.to_string());
-            to_io(error)
+            unread(error)
         };
         let client = self.client(&source.url).map_err(away)?;
         let found = runtime::wait(fetched(&Mirrors::of(&client), &self.recent, piece, Class::Demand));
@@ -114,11 +121,7 @@ impl PieceSource for ClonePieces {
         found.map(Arc::new).map_err(|failure| {
             let error = self.failed(&client, source, piece, &failure);
             self.told.failure(client.place(), path, &failure, &error.to_string());
-            let error = match error.kind() {
-                // The damage is in the remote: no block here is corrupt.
-                ErrorKind::Corrupt => RemoteError::of(io::ErrorKind::Other, error.to_string()),
-                _ => to_io(error),
-            };
+            let error = unread(error);
             if failure.is_transient() {
                 self.recent.fail(piece.name, &error);
             }

@@ -94,6 +94,21 @@ fn without_the_remote_what_is_here_reads_and_the_rest_says_why_not() {
 }
 
 #[test]
+fn pieces_that_a_mount_has_read_are_there_for_the_next_one_without_the_remote() {
+    let remote = pushed();
+    let place = cloned(&remote);
+    let mounted = place.mount(&[]);
+    same_files(&mounted, &remote);
+    mounted.unmount();
+    fs::rename(remote.place.path("bucket"), remote.place.path("away")).unwrap();
+    let mounted = place.mount(&[]);
+    same_files(&mounted, &remote);
+    let error = fs::read(mounted.path("acme/m/q8.safetensors")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    mounted.unmount();
+}
+
+#[test]
 fn a_daemon_that_is_killed_while_it_fetches_and_while_it_evicts_loses_nothing() {
     let remote = pushed();
     let place = cloned(&remote);

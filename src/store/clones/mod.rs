@@ -109,10 +109,15 @@ impl Clones {
         self.has_far.load(Ordering::Relaxed)
     }
 
-    /// Records what the cache of such objects keeps.
+    /// Records which pieces have arrived, and what the cache of such objects keeps.
     pub fn save_cache(&self) {
         if let Some(pieces) = self.pieces.get() {
             pieces.save();
+        }
+        let directories: Vec<_> = self.known.lock().values().flatten().cloned().collect();
+        for directory in directories {
+            let files: Vec<_> = directory.files.lock().values().cloned().collect();
+            files.iter().for_each(|file| file.save_or_tell());
         }
     }
 
