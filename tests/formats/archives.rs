@@ -209,6 +209,8 @@ fn entries_of_archives_are_ranges_of_the_file() {
     bytes[end - 2] = 22;
     bytes.extend([&b"PK\x05\x06"[..], &[0; 16], &[9, 0]].concat());
     assert_eq!(entries(&bytes).unwrap().len(), 2);
+    // Bytes behind the archive, which zipfile skips.
+    assert_eq!(entries(&[&archive(&made).0[..], b"\n"].concat()).unwrap().len(), 2);
 }
 
 #[test]

@@ -115,6 +115,30 @@ fn an_odd_tensor_is_left_out_with_a_reason_and_the_others_are_read() {
 }
 
 #[test]
+fn odd_storages_of_a_file_without_an_archive_hide_no_other() {
+    for (class, bytes) in
+        [("torch.ComplexDoubleStorage", 16), ("torch.QInt8Storage", 1), ("torch.QInt32Storage", 4)]
+    {
+        let odd = rebuilt("_rebuild_tensor_v2", class, &[]);
+        let keys = [&b"\x80\x02]("[..], &text("1"), &text("0"), b"e."].concat();
+        let storage = |bytes: usize| [&16_u64.to_le_bytes()[..], &vec![7; 16 * bytes]].concat();
+        let file = [
+            &b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."[..],
+            b"\x80\x02M\xe9\x03.",
+            &[&b"\x80\x02}("[..], &text("little_endian"), b"\x88u."].concat(),
+            &dict(&[("odd", &odd), ("w", &whole())]),
+            &keys,
+            &storage(bytes),
+            &storage(4),
+        ]
+        .concat();
+        let found = crate::archives::checkpoint(&file).unwrap();
+        assert_eq!((names(&found), found.others.len()), (vec!["w"], 1), "{class}");
+        assert!(crate::archives::checkpoint(&file[..file.len() - 1]).is_err());
+    }
+}
+
+#[test]
 fn tensors_made_in_other_ways_have_their_elements() {
     let v3 = rebuilt("_rebuild_tensor_v3", "torch.UntypedStorage", &[b"ctorch\nuint16\n"]);
     let bare: [&[u8]; 4] = [&storage("torch.ShortStorage"), b"K\x02", b"K\x03\x85", b"K\x01\x85"];

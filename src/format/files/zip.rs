@@ -126,13 +126,16 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
     let tail_len = file_len.min(END_BYTES + COMMENT_BYTES_MAX);
     let tail_start = file_len - tail_len;
     let tail = fetch(read, tail_start..file_len)?;
-    let is_end = |at: &usize| {
-        let found = tail.get(*at..).unwrap_or_default();
-        let comment = found.get(20..).and_then(|rest| rest.first_chunk()).copied().map(u16::from_le_bytes);
-        found.starts_with(&END_MAGIC)
-            && comment.is_some_and(|comment| usize::from(comment) + 22 == found.len())
+    // The bytes behind the record and its comment.
+    let behind = |at: usize| {
+        let found = tail.get(at..).filter(|found| found.starts_with(&END_MAGIC))?;
+        let comment = found.get(20..)?.first_chunk().copied().map(u16::from_le_bytes)?;
+        found.len().checked_sub(usize::from(comment) + 22)
     };
-    let at = (0..tail.len()).rev().find(is_end);
+    let mut places = (0..tail.len()).rev();
+    // As zipfile does, which reads an archive with other bytes behind it too.
+    let at =
+        places.clone().find(|at| behind(*at) == Some(0)).or_else(|| places.find(|at| behind(*at).is_some()));
     let at = at.ok_or_else(|| cut_off("the end record is missing"))?;
     let mut input = Reader::new(tail.get(at + 4..).unwrap_or_default());
     let (disk, first_disk) = (input.u16()?, input.u16()?);

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use crate::format::budget::Budget;
-use crate::format::files::torch::names::Element;
+use crate::format::files::torch::names::{Element, bytes_of_unknown};
 use crate::format::files::torch::pickle::{Pickle, Value};
 use crate::format::files::torch::{Checkpoint, PICKLE_BYTES_MAX, shown};
 use crate::format::files::{ReadAt, zip};
@@ -100,19 +100,34 @@ impl<'a> Pickles<'a> {
             else {
                 return Err(Error::unsupported("a storage of which no tensor says how long it is"));
             };
-            let Element::Known(dtype) = storage.element else {
-                return Err(Error::unsupported("a storage of an element type that tierfs does not have"));
-            };
             let begin = at.saturating_add(8);
-            let end = begin.saturating_add(storage.bytes);
-            if end > file_len {
-                return Err(Error::invalid("it is cut off within a storage"));
+            let cut_off = || Error::invalid("it is cut off within a storage");
+            if begin > file_len {
+                return Err(cut_off());
             }
             let mut count = [0; 8];
             read(&mut count, at)?;
             budget.add_read(8);
-            if dtype.bytes_of(u64::from_le_bytes(count)) != Some(storage.bytes) {
-                return Err(Error::invalid("a storage with another number of elements than the pickle says"));
+            let count = u64::from_le_bytes(count);
+            let bytes = match storage.element {
+                Element::Known(dtype) if dtype.bytes_of(count) != Some(storage.bytes) => {
+                    return Err(Error::invalid(
+                        "a storage with another number of elements than the pickle says",
+                    ));
+                }
+                Element::Known(_) => storage.bytes,
+                // Its tensors are not shown, those behind it are.
+                Element::Unknown(name) => {
+                    let bytes =
+                        bytes_of_unknown(object.name(name).1).and_then(|bytes| bytes.checked_mul(count));
+                    bytes.ok_or_else(|| {
+                        Error::unsupported("a storage of an element type that tierfs does not have")
+                    })?
+                }
+            };
+            let end = begin.saturating_add(bytes);
+            if end > file_len {
+                return Err(cut_off());
             }
             *place = Some(zip::Entry { name: key.to_owned(), data: begin..end, is_stored: true });
             at = end;

@@ -97,6 +97,16 @@ fn rebuild(name: &str) -> Option<Rebuild> {
     })
 }
 
+/// The bytes of an element of a storage of PyTorch with elements that tensors do not have.
+pub(super) fn bytes_of_unknown(class: &str) -> Option<u64> {
+    Some(match class {
+        "QInt8Storage" | "QUInt8Storage" => 1,
+        "QInt32Storage" => 4,
+        "ComplexDoubleStorage" => 16,
+        _ => return None,
+    })
+}
+
 fn of_storage(kind: &str) -> Option<Dtype> {
     Some(match kind {
         "Float" => Dtype::F32,
