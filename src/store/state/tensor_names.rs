@@ -61,6 +61,9 @@ pub(super) enum Leads {
     Directory,
 }
 
+/// Up to so many tensors below a path are listed by their paths.
+const FEW: usize = 1024;
+
 /// The tensors of one path, in their order.
 type Candidates = SmallVec<[(Arc<Rank>, EntryId); 1]>;
 
@@ -180,6 +183,9 @@ impl DirectoryTensors {
         after: u64,
         most: usize,
     ) -> Vec<(u64, Arc<[u8]>, Leads)> {
+        if let Some(found) = self.list_few(scope, prefix, after, most) {
+            return found;
+        }
         let mut found: Vec<(u64, Arc<[u8]>, Leads)> = Vec::new();
         // A tensor appears once for each name of its container.
         let (mut tensors, mut directories) = (HashSet::new(), HashSet::new());
@@ -215,6 +221,44 @@ impl DirectoryTensors {
         }
         found.sort_by_key(|(place, ..)| *place);
         found
+    }
+
+    /// The same by the paths, without a look at all tensors of the containers. `None` if too many have the prefix.
+    fn list_few(
+        &self,
+        scope: &Scope,
+        prefix: &[u8],
+        after: u64,
+        most: usize,
+    ) -> Option<Vec<(u64, Arc<[u8]>, Leads)>> {
+        let from = self.by_path.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
+        let mut paths = from.map(|(path, _)| path).take_while(|path| path.starts_with(prefix));
+        let few: Vec<&Arc<[u8]>> = paths.by_ref().take(FEW).collect();
+        if paths.next().is_some() {
+            return None;
+        }
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        for rest in few.iter().filter_map(|path| path.strip_prefix(prefix)) {
+            let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
+            if !seen.insert(name) {
+                continue;
+            }
+            let path = [prefix, name].concat();
+            let Some(leads) = self.find_last(scope, &path) else { continue };
+            let place = match leads {
+                Leads::Tensor(part) => part.0,
+                Leads::Directory => {
+                    let through = [&path, &b"/"[..]].concat();
+                    self.below(scope, &through).map(|(_, part)| part.0).min().unwrap_or(0)
+                }
+            };
+            if place > after {
+                found.push((place, name.into(), leads));
+            }
+        }
+        found.sort_by_key(|(place, ..)| *place);
+        found.truncate(most);
+        Some(found)
     }
 
     /// The containers with a tensor whose path leads elsewhere: the number of the first tensor, and
