@@ -46,6 +46,11 @@ const LENGTH_BYTES: u64 = 8;
 /// The key of the file's metadata among the names of tensors.
 const METADATA: &str = "__metadata__";
 
+/// Whether a tensor of the format may have this name.
+pub fn is_name(name: &str) -> bool {
+    name != METADATA
+}
+
 /// Element types of the format that this program has no tensors of, with their bits. Those that a newer version may
 /// add have as many bytes as their offsets say.
 const OTHER_TYPES: [(&str, u64); 4] =
@@ -332,7 +337,7 @@ pub fn write_entries(
     let mut begin = 0_u64;
     for Entry { name, type_name, dimensions, bytes } in entries {
         let place = |error: Error| error.at(format_args!("tensor {name:?}"));
-        if *name == METADATA {
+        if !is_name(name) {
             return Err(place(Error::invalid("is not a valid tensor name")));
         }
         let end = begin

@@ -220,7 +220,9 @@ fn as_safetensors(
             for part in state.parts(file) {
                 let tensor = part.file().and_then(|part| part.tensor.as_ref());
                 if let Some(tensor) = tensor {
-                    found.add(&state, part, tensor.name.to_string())?;
+                    let is_name = safetensors::is_name(&tensor.name);
+                    let name = if is_name { tensor.name.to_string() } else { format!("{}.2", tensor.name) };
+                    found.add(&state, part, name)?;
                 }
             }
             found.into_parts(true)
@@ -339,9 +341,12 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
         let is_shown = node.file().and_then(|file| file.tensor.as_ref());
         let is_shown = is_shown.is_some_and(|tensor| wrapped_dtype(tensor.dtype).is_some());
         let Some(own) = state.own_path(node).filter(|_| is_shown) else { continue };
-        let is_first = names.insert(own.clone());
-        let name = if is_first { own } else { String::from_utf8_lossy(&path).into_owned() };
-        found.add(state, node, name)?;
+        let path = String::from_utf8_lossy(&path).into_owned();
+        // The path of one may be the name of another.
+        let others = (2..).map(|number| format!("{path}.{number}"));
+        let mut candidates = [own, path.clone()].into_iter().chain(others);
+        let free = candidates.find(|name| safetensors::is_name(name) && names.insert(name.clone()));
+        found.add(state, node, free.unwrap_or_default())?;
     }
     found.into_parts(state.has_checkpoints())
 }
