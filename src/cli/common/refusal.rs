@@ -10,6 +10,7 @@ use crate::cli::common::mounts::Mounted;
 use crate::cli::common::output::{complain, print_json};
 use crate::control::PREFIX;
 use crate::model::{Cause, Error, FILES_SHOWN_MAX, Result};
+use crate::store::TENSORS_NAME;
 
 /// Largest size of the attribute with a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -173,7 +174,10 @@ fn name_of(mounted: &Mounted, typed: &Typed, asked: &str, path: &str) -> String 
             // Relative to the user's own path, if that lies in the same directory.
             let above =
                 asked.rsplit_once('/').and_then(|(above, _)| path.strip_prefix(above)?.strip_prefix('/'));
+            // A tensor may have been typed by its path below `.tensors`.
+            let is_plain = |parent: &&Path| parent.iter().all(|name| name != TENSORS_NAME);
             let beside = typed.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let beside = beside.filter(is_plain);
             let place: PathBuf = match (above, beside) {
                 (Some(rest), Some(parent)) => parent.join(rest),
                 _ => mounted.mountpoint.join(path),
