@@ -64,6 +64,9 @@ pub(super) enum Leads {
 /// Up to so many tensors below a path are listed by their paths.
 const FEW: usize = 1024;
 
+/// A name in a directory of tensors: its place, the name, and its target.
+pub(super) type Listed = (u64, Arc<[u8]>, Leads);
+
 /// The tensors of one path, in their order.
 type Candidates = SmallVec<[(Arc<Rank>, EntryId); 1]>;
 
@@ -174,19 +177,19 @@ impl DirectoryTensors {
         known.filter(|(rank, _)| scope.has(&rank.name)).map(|(rank, part)| (rank, *part))
     }
 
-    /// The names below a path that is empty or ends with a slash: place, name, and target. They are in
-    /// the order of their places, which are numbers of tensors, and come after `after`; at most `most`.
+    /// The names below a path that is empty or ends with a slash, in the order of their places, which are numbers of
+    /// tensors, after `after`; at most `most`.
     pub fn list(
         &self,
         scope: &Scope,
         prefix: &[u8],
         after: u64,
         most: usize,
-    ) -> Vec<(u64, Arc<[u8]>, Leads)> {
+    ) -> Vec<Listed> {
         if let Some(found) = self.list_few(scope, prefix, after, most) {
             return found;
         }
-        let mut found: Vec<(u64, Arc<[u8]>, Leads)> = Vec::new();
+        let mut found: Vec<Listed> = Vec::new();
         // A tensor appears once for each name of its container.
         let (mut tensors, mut directories) = (HashSet::new(), HashSet::new());
         let mut start = self.containers.range(..=(EntryId(after), Arc::from(&b""[..])));
@@ -230,7 +233,7 @@ impl DirectoryTensors {
         prefix: &[u8],
         after: u64,
         most: usize,
-    ) -> Option<Vec<(u64, Arc<[u8]>, Leads)>> {
+    ) -> Option<Vec<Listed>> {
         let from = self.by_path.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
         let mut paths = from.map(|(path, _)| path).take_while(|path| path.starts_with(prefix));
         let few: Vec<&Arc<[u8]>> = paths.by_ref().take(FEW).collect();
