@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use object_store::memory::InMemory;
 use tierfs::model::ErrorKind;
-use tierfs::remote::client::{Client, Put};
+use tierfs::remote::client::{Client, Deadlines, Put};
 
 use crate::faulty::{Call, Fault, Faulty};
 
@@ -54,6 +54,46 @@ fn a_server_that_hangs_gets_a_second_request_which_wins() {
     assert_eq!(client.get("piece/one", 1 << 20).unwrap().unwrap(), content());
     assert!(begun.elapsed() < Duration::from_millis(190), "{:?}", begun.elapsed());
     assert_eq!((faulty.requests(), client.counts().hedges.load(Ordering::Relaxed)), (2, 1));
+}
+
+/// Requests that last as long as those of a real server in proportion to each other.
+const PATIENT: Deadlines = Deadlines {
+    stall: Duration::from_millis(300),
+    silence: Duration::from_millis(600),
+    upload: Duration::from_secs(10),
+    total: Duration::from_secs(20),
+    pause: Duration::from_millis(20),
+    pause_max: Duration::from_secs(1),
+};
+
+#[test]
+fn objects_that_never_come_delay_others_by_less_than_their_deadline() {
+    let objects = Arc::new(InMemory::new());
+    Faulty::over(&objects, |_| Fault::None).client().create("good", Bytes::from_static(b"here")).unwrap();
+    let bucket =
+        Faulty::over(
+            &objects,
+            |request| {
+                if request.key.ends_with("/good") { Fault::None } else { Fault::Hangs }
+            },
+        );
+    let client = Client::over(bucket, "models", "memory://models", PATIENT);
+    let hang = |from: u64| {
+        for number in from..from + 40 {
+            let client = client.clone();
+            // The deadline of these is later than the end of the test.
+            std::thread::spawn(move || drop(client.get(&format!("bad/{number}"), 9)));
+        }
+    };
+    hang(0);
+    std::thread::sleep(Duration::from_secs(3));
+    // The server is known to be silent by now, and others that hang come first.
+    hang(40);
+    std::thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    assert_eq!(client.get("good", 9).unwrap().unwrap(), b"here");
+    println!("{:?}, limit {:?}", begun.elapsed(), client.window().limit_and_active());
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[test]

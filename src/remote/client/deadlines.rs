@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 /// The last part of the time of an operation, in which nothing is repeated: one in so many.
 const LAST: u32 = 20;
-/// A request that is repeated because the server was silent leaves its place to others after this part of the time.
-const REPEATED: u32 = 5;
+/// While the server leaves requests without an answer, one that receives nothing leaves its place to others after this part
+/// of the time.
+pub(super) const REPEATED: u32 = 5;
 
 /// Times after which a request is repeated, doubled or given up.
 #[derive(Clone, Copy, Debug)]
@@ -60,11 +61,6 @@ impl Pauses {
     /// The time until the deadline.
     pub fn left(&self) -> Duration {
         self.total.saturating_sub(self.since.elapsed())
-    }
-
-    /// How long a request that receives nothing keeps its place.
-    pub fn stall(&self, deadlines: Deadlines) -> Duration {
-        if self.was_silent { deadlines.stall / REPEATED } else { deadlines.stall }
     }
 
     /// The next pause, half to all of its length at random, and less before the deadline; `None` if that has come.

@@ -7,7 +7,8 @@
 //!   the status and the `Code` of a refusal only; the rest of such an answer quotes the signature of the request.
 //! - A body that ends early or stalls is continued by a request for the rest. So a piece is hashed once, in order, and
 //!   no byte is fetched twice.
-//! - A request that receives nothing for 5 s leaves its place to others. Those who wait for a place give up when
+//! - A request that receives nothing for 5 s leaves its place to others, and after 1 s while the server leaves requests
+//!   without an answer: objects that it never sends would delay all others. Those who wait for a place give up when
 //!   nothing was received for as long as a request may take: with one place left, 60 readers of a dead server would
 //!   otherwise wait one after the other.
 //! - One place in four is left for pieces that somebody waits for; otherwise 32 pieces ahead would delay the first byte
@@ -40,11 +41,11 @@ use object_store::{
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::body::Reading;
-use crate::remote::client::deadlines::Pauses;
+use crate::remote::client::deadlines::{Pauses, REPEATED};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
 use crate::remote::client::version::{Pin, unquoted};
-use crate::remote::client::window::{Class, Permit, Window};
+use crate::remote::client::window::{Class, LIMIT_MIN, LIMIT_SILENT, Permit, Window};
 
 mod body;
 pub(in crate::remote) mod credentials;
@@ -511,13 +512,19 @@ impl Client {
         let mut body = self.body(key, reading)?;
         // The deadline of the operation holds until something arrives.
         let (mut stall, mut silence) =
-            (pauses.stall(deadlines).min(pauses.left()), deadlines.silence.min(pauses.left()));
+            (deadlines.stall.min(pauses.left()), deadlines.silence.min(pauses.left()));
+        let mut keeps_place = self.shared.keeps_place(pauses).min(stall);
         while !reading.is_done() {
-            let next = match tokio::time::timeout(stall, body.next()).await {
-                Ok(next) => next,
-                // A request that receives nothing leaves its place to others.
-                Err(_) if !pauses.was_silent && self.may_hedge() => {
+            let next = match tokio::time::timeout(keeps_place, body.next()).await {
+                Ok(next) => Ok(next),
+                Err(_) => {
                     *permit = None;
+                    tokio::time::timeout(stall.saturating_sub(keeps_place), body.next()).await
+                }
+            };
+            let next = match next {
+                Ok(next) => next,
+                Err(_) if !pauses.was_silent && self.may_hedge() => {
                     self.shared.counts.hedges.fetch_add(1, Ordering::Relaxed);
                     let mut second = self.body(key, reading)?;
                     let both = select(Box::pin(body.next()), Box::pin(second.next()));
@@ -532,7 +539,6 @@ impl Client {
                     first.0
                 }
                 Err(_) => {
-                    *permit = None;
                     let next = tokio::time::timeout(silence.saturating_sub(stall), body.next()).await;
                     next.map_err(|_| Failure::slow("the server sends nothing"))?
                 }
@@ -543,6 +549,7 @@ impl Client {
                     let len = chunk.len() as u64;
                     reading.advance(len)?;
                     (stall, silence) = (deadlines.stall, deadlines.silence);
+                    keeps_place = stall;
                     self.shared.counts.received.fetch_add(len, Ordering::Relaxed);
                     self.shared.counts.rate.add(len);
                     sink(chunk).map_err(Failure::Local)?;
@@ -632,7 +639,7 @@ impl Client {
             self.shared.counts.requests.fetch_add(1, Ordering::Relaxed);
             let patience = pauses.left().min(self.shared.deadlines.silence);
             let mut answer = std::pin::pin!(caught(request(patience)));
-            let answer = match tokio::time::timeout(pauses.stall(self.shared.deadlines), &mut answer).await {
+            let answer = match tokio::time::timeout(self.shared.keeps_place(&pauses), &mut answer).await {
                 Ok(answer) => answer,
                 Err(_) => {
                     permit = None;
@@ -652,9 +659,12 @@ impl Client {
     /// Waits before a repetition, or returns the failure if there shall be none.
     async fn pause(&self, failure: Failure, pauses: &mut Pauses) -> std::result::Result<(), Failure> {
         let is_silent = matches!(failure, Failure::Silent(_));
+        if is_silent {
+            self.shared.window.note_silence();
+        }
         // An object that the server never sends must not keep others waiting again and again.
         if failure.is_overload() && !(is_silent && pauses.was_silent) {
-            self.shared.window.slow_down();
+            self.shared.window.slow_down(if is_silent { LIMIT_SILENT } else { LIMIT_MIN });
         }
         pauses.was_silent |= is_silent;
         let pause = match &failure {
@@ -738,6 +748,14 @@ impl Shared {
                 Err(_) => return Err(Failure::Transient("earlier requests make no progress".to_owned())),
             }
         }
+    }
+
+    /// How long a request that receives nothing keeps its place.
+    fn keeps_place(&self, pauses: &Pauses) -> Duration {
+        let Deadlines { stall, silence, pause_max, .. } = self.deadlines;
+        // A request that is left without an answer is repeated, and notes that again, in this time.
+        let is_silent = pauses.was_silent || self.window.was_silent_within(silence + pause_max);
+        if is_silent { stall / REPEATED } else { stall }
     }
 
     /// Waits for an answer without a body.

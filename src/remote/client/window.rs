@@ -12,6 +12,11 @@ use tokio::sync::oneshot;
 
 const LIMIT_START: usize = 8;
 const LIMIT_MAX: usize = 128;
+/// The least limit of a server that refuses requests.
+pub(super) const LIMIT_MIN: usize = 1;
+/// The least limit of a server that leaves some requests without an answer. These leave their places to others anyway, so
+/// fewer places would only delay the objects that it does send.
+pub(super) const LIMIT_SILENT: usize = LIMIT_START / 2;
 /// Bytes of all requests in flight.
 const BYTES_MAX: u64 = 1 << 30;
 /// Failures within this time count as one.
@@ -39,6 +44,8 @@ struct State {
     /// Successes since the limit last changed.
     succeeded: usize,
     halved: Option<Instant>,
+    /// When the server last left a request without an answer.
+    silent: Option<Instant>,
     demands: VecDeque<Waiting>,
     ahead: VecDeque<Waiting>,
 }
@@ -57,6 +64,7 @@ impl Default for State {
             bytes: 0,
             succeeded: 0,
             halved: None,
+            silent: None,
             demands: VecDeque::new(),
             ahead: VecDeque::new(),
         }
@@ -131,11 +139,22 @@ impl Window {
         }
     }
 
-    pub(super) fn slow_down(&self) {
+    /// Notes that the server has left a request without an answer.
+    pub(super) fn note_silence(&self) {
+        self.state.lock().silent = Some(Instant::now());
+    }
+
+    /// Whether the server has left a request without an answer in this last time.
+    pub(super) fn was_silent_within(&self, time: Duration) -> bool {
+        self.state.lock().silent.is_some_and(|silent| silent.elapsed() < time)
+    }
+
+    /// Halves the limit, to no less than `least`.
+    pub(super) fn slow_down(&self, least: usize) {
         let mut state = self.state.lock();
         let now = Instant::now();
         if state.halved.is_none_or(|halved| now.duration_since(halved) >= HALVED_EVERY) {
-            state.limit = (state.limit / 2).max(1);
+            state.limit = (state.limit / 2).max(least.min(state.limit));
             state.succeeded = 0;
             state.halved = Some(now);
         }
@@ -193,7 +212,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{BYTES_MAX, Class, LIMIT_START, Permit, Window};
+    use super::{BYTES_MAX, Class, LIMIT_MIN, LIMIT_SILENT, LIMIT_START, Permit, Window};
     use crate::remote::client::runtime::wait;
 
     /// Enters at once, or not at all.
@@ -254,9 +273,24 @@ mod tests {
         let window = Arc::new(Window::default());
         (0..LIMIT_START + LIMIT_START + 1).for_each(|_| window.succeeded());
         assert_eq!(window.limit_and_active().0, LIMIT_START + 2);
-        window.slow_down();
-        window.slow_down();
+        window.slow_down(LIMIT_MIN);
+        window.slow_down(LIMIT_MIN);
         assert_eq!(window.limit_and_active().0, (LIMIT_START + 2) / 2);
+    }
+
+    #[test]
+    fn silence_leaves_places_and_raises_no_limit_that_refusals_have_lowered() {
+        let window = Arc::new(Window::default());
+        let halve = |least, times| {
+            for _ in 0..times {
+                window.state.lock().halved = None;
+                window.slow_down(least);
+            }
+            window.limit_and_active().0
+        };
+        assert_eq!(halve(LIMIT_SILENT, 5), LIMIT_SILENT);
+        assert_eq!(halve(LIMIT_MIN, 5), LIMIT_MIN);
+        assert_eq!(halve(LIMIT_SILENT, 1), LIMIT_MIN);
     }
 
     #[test]
