@@ -18,6 +18,8 @@ pub enum Failure {
     Exists,
     /// The object was replaced since it was listed.
     Replaced,
+    /// The object ends before the range that is wanted.
+    PastEnd,
     /// The credentials are wrong, or do not permit it.
     Denied(String),
     /// There are no credentials, or they have expired. The text says what to do.
@@ -61,6 +63,7 @@ const TEMPORARY: [u16; 5] = [408, 409, 425, 500, 502];
 /// Answers that send the client elsewhere, and the one to a signature for another region.
 const ELSEWHERE: [u16; 5] = [301, 302, 307, 308, 400];
 const NOT_IMPLEMENTED: u16 = 501;
+const NO_SUCH_RANGE: u16 = 416;
 /// Codes for a bucket that does not exist, of S3 and Google, and of Azure.
 const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 /// Codes for a session token that is no longer valid.
@@ -83,6 +86,7 @@ impl Clone for Failure {
             Failure::NoBucket(text) => Failure::NoBucket(text.clone()),
             Failure::Exists => Failure::Exists,
             Failure::Replaced => Failure::Replaced,
+            Failure::PastEnd => Failure::PastEnd,
             Failure::Denied(text) => Failure::Denied(text.clone()),
             Failure::NoCredentials(text) => Failure::NoCredentials(text.clone()),
             Failure::Refused(text) => Failure::Refused(text.clone()),
@@ -135,6 +139,7 @@ impl Failure {
             status if FORBIDDEN.contains(&status) => Failure::Denied(text),
             status if OVERLOADED.contains(&status) => Failure::Overload(text),
             NOT_IMPLEMENTED => Failure::Unsupported(text),
+            NO_SUCH_RANGE => Failure::PastEnd,
             status if TEMPORARY.contains(&status) || status > 503 => Failure::Transient(text),
             _ => Failure::Refused(text),
         }
@@ -265,6 +270,7 @@ impl fmt::Display for Failure {
             Failure::NotFound => out.write_str("the object does not exist"),
             Failure::Exists => out.write_str("the object exists already"),
             Failure::Replaced => out.write_str("the object was replaced since it was listed"),
+            Failure::PastEnd => out.write_str("the object has become shorter (416)"),
             Failure::NoBucket(text)
             | Failure::Denied(text)
             | Failure::NoCredentials(text)
@@ -295,9 +301,10 @@ mod tests {
         for status in [408, 409, 425, 429, 500, 502, 503, 504] {
             assert!(failure(status, "", None).is_transient(), "{status}");
         }
-        for status in [400, 405, 416] {
+        for status in [400, 405] {
             assert!(matches!(failure(status, "", None), Failure::Refused(_)), "{status}");
         }
+        assert!(matches!(failure(416, "InvalidRange", None), Failure::PastEnd));
         assert!([401, 403].iter().all(|status| matches!(failure(*status, "", None), Failure::Denied(_))));
         assert!(matches!(failure(501, "NotImplemented", None), Failure::Unsupported(_)));
     }

@@ -589,7 +589,7 @@ impl Client {
         let request = async move {
             let answer =
                 shared.objects.get_opts(&path, options).await.map_err(|error| match error.into() {
-                    Failure::Exists if pin.is_some() => Failure::Replaced,
+                    Failure::Exists | Failure::PastEnd if pin.is_some() => Failure::Replaced,
                     failure => failure,
                 })?;
             if pin.is_some_and(|pin| !pin.is_of(&answer.meta)) {
@@ -707,7 +707,7 @@ impl Client {
             ),
             Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
             Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
-            Failure::Refused(_) | Failure::Later(..) => Error::new(ErrorKind::Io, text),
+            Failure::Refused(_) | Failure::PastEnd | Failure::Later(..) => Error::new(ErrorKind::Io, text),
             Failure::Transient(_) | Failure::Overload(_) | Failure::Silent(_) => Error::new(
                 ErrorKind::Io,
                 format!(

@@ -285,8 +285,7 @@ impl Answer {
         let text = format!("the server answered {status}");
         match (status, self.pause_wanted()) {
             (404 | 410, _) => Failure::NotFound,
-            // The file has become shorter than a range that it had.
-            (412 | 416, _) => Failure::Exists,
+            (412, _) => Failure::Exists,
             (401 | 403, _) => Failure::NoCredentials(format!("{text}: {}", advice())),
             (429 | 503, Some(pause)) => {
                 Failure::Later(format!("{text} and wants a pause of {} s", pause.as_secs()), pause)
