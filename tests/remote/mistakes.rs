@@ -165,6 +165,23 @@ fn without_credentials_the_error_says_where_they_were_looked_for() {
     let mut command = program(&place, server.port());
     soon(command.env("AWS_SKIP_SIGNATURE", "true").args(["ls", URL])).failed(1, &["is not a remote"]);
     assert!(server.requests().iter().all(|request| request.key().is_empty()));
+    let nowhere = "127.0.0.1:1";
+    for (url, variables, words) in [
+        (
+            "gs://bucket/models",
+            [("GCE_METADATA_HOST", nowhere), ("GCE_METADATA_IP", nowhere)],
+            ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE=true"],
+        ),
+        (
+            "az://container/models",
+            [("AZURE_STORAGE_ACCOUNT_NAME", "account"), ("AZURE_MSI_ENDPOINT", "http://127.0.0.1:1/token")],
+            ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_SKIP_SIGNATURE=true"],
+        ),
+    ] {
+        let mut command = program(&place, server.port());
+        soon(command.envs(variables).args(["ls", url]))
+            .failed(1, &[&["no credentials were found"], &words[..]].concat());
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The HTTP client of a bucket. It reports answers that are not successes by their status, with the code and the region that
-//! they name, and finds out whether a server answers ranges.
+//! they name, and finds out whether a server answers ranges, and whether a metadata service is there to give credentials.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -21,7 +22,26 @@ pub(super) struct Observed {
     pub authorities: Vec<Certificate>,
 }
 
-struct Service(HttpClient);
+struct Service {
+    client: HttpClient,
+    /// Whether any request was answered.
+    has_answered: AtomicBool,
+}
+
+/// Headers of requests to the metadata services of Google and Microsoft, which give credentials where nothing else does, and
+/// the places where these were looked for before.
+const METADATA: [(&str, &str); 2] = [
+    (
+        "metadata-flavor",
+        "GOOGLE_SERVICE_ACCOUNT, GOOGLE_SERVICE_ACCOUNT_KEY and GOOGLE_APPLICATION_CREDENTIALS are not set, and the \
+         metadata service of Google does not answer; for a public bucket set GOOGLE_SKIP_SIGNATURE=true",
+    ),
+    (
+        "metadata",
+        "AZURE_STORAGE_ACCOUNT_KEY and AZURE_STORAGE_SAS_TOKEN are not set, and the metadata service of Azure does not \
+         answer; for a public container set AZURE_SKIP_SIGNATURE=true",
+    ),
+];
 
 impl fmt::Debug for Service {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,7 +53,8 @@ impl HttpConnector for Observed {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let options = options.clone().with_dns_resolver(Arc::new(Resolver::default()));
         let options = self.authorities.iter().cloned().fold(options, ClientOptions::with_root_certificate);
-        Ok(HttpClient::new(Service(ReqwestConnector::default().connect(&options)?)))
+        let client = ReqwestConnector::default().connect(&options)?;
+        Ok(HttpClient::new(Service { client, has_answered: AtomicBool::new(false) }))
     }
 }
 
@@ -54,7 +75,15 @@ const WORD_BYTES_MAX: usize = 60;
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let wanted = request.headers().get("range").and_then(|range| range.to_str().ok()).map(str::to_owned);
-        let answer = self.0.execute(request).await?;
+        let metadata = METADATA.iter().find(|(header, _)| request.headers().contains_key(*header));
+        let answer = match (self.client.execute(request).await, metadata) {
+            (Err(_), Some((_, looked))) if !self.has_answered.load(Ordering::Relaxed) => {
+                let none = Failure::NoCredentials(format!("no credentials were found: {looked}"));
+                return Err(HttpError::new(HttpErrorKind::Unknown, none));
+            }
+            (answer, _) => answer?,
+        };
+        self.has_answered.store(true, Ordering::Relaxed);
         let status = answer.status();
         if status.is_success() {
             return match wanted {
