@@ -6,7 +6,7 @@
 //! time, once a directory is listed with attributes. Whoever opens a collection asks the remote for its newest snapshot,
 //! whatever an entry says.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use crate::remote::place::tenant_lists::{self, is_of_head, whole_name};
 use crate::remote::read::files::Source;
 use crate::remote::read::listings::{Answer, KEPT, Listings};
 use crate::remote::read::snapshot_lookup::{Known, Newest};
+use crate::remote::read::waiting_threads::WaitingThreads;
 use crate::store::Directories;
 
 /// Manifests that are read at a time for a listing.
@@ -53,10 +54,25 @@ pub(in crate::remote) struct CollectionLookup {
     listed: Mutex<Option<Listing>>,
     /// Entries that were made of manifests.
     read: Mutex<HashMap<OwnedCollectionName, ListedCollection>>,
+    /// Collections whose manifests are being read for a listing.
+    reading: Mutex<HashSet<OwnedCollectionName>>,
+    threads: Arc<WaitingThreads>,
 }
 
 /// The entry of a collection by its manifest; `None` if it was removed.
 type ReadEntry = (OwnedCollectionName, Result<Option<ListedCollection>>);
+
+/// A manifest that is read for a listing, until this is dropped.
+struct Reading<'a> {
+    lookup: &'a CollectionLookup,
+    key: OwnedCollectionName,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.lookup.reading.lock().remove(&self.key);
+    }
+}
 
 impl CollectionLookup {
     pub fn new(source: &Arc<Source>, wanted: HashMap<OwnedCollectionName, At>) -> CollectionLookup {
@@ -68,7 +84,14 @@ impl CollectionLookup {
             entries: Listings::default(),
             listed: Mutex::default(),
             read: Mutex::default(),
+            reading: Mutex::default(),
+            threads: Arc::default(),
         }
+    }
+
+    /// The threads that wait for the remote.
+    pub(super) fn threads(&self) -> &Arc<WaitingThreads> {
+        &self.threads
     }
 
     /// The collections whose snapshots the user names.
@@ -336,6 +359,12 @@ impl CollectionLookup {
         }
     }
 
+    /// The manifest of a collection as one that is read; `None` if an earlier listing still waits for it.
+    fn begin_reading(&self, key: &OwnedCollectionName) -> Option<Reading<'_>> {
+        let is_first = self.reading.lock().insert(key.clone());
+        is_first.then(|| Reading { lookup: self, key: key.clone() })
+    }
+
     /// Reads the manifests of collections, 64 at a time, and passes their entries to `take` until it returns `false`. Those
     /// that do not come within 2 s after the last are left out, once no other waits for its turn; if `waits` says so, the
     /// first is awaited as long as a request may take, which is also the longest that all may take.
@@ -354,6 +383,7 @@ impl CollectionLookup {
             let (lookup, tenant, left, sender) = (self.clone(), tenant.clone(), left.clone(), sender.clone());
             let read = move || {
                 while let Some(key) = { left.lock().pop() } {
+                    let Some(reading) = lookup.begin_reading(&key) else { continue };
                     let mut found = lookup.read_one(&key);
                     if let Ok(Some(listed)) = &mut found {
                         let head =
@@ -361,13 +391,13 @@ impl CollectionLookup {
                         listed.head = head.cloned().unwrap_or_default();
                         lookup.read.lock().insert(key.clone(), listed.clone());
                     }
+                    drop(reading);
                     // Nobody may wait any more.
                     drop(sender.send((key, found)));
                 }
             };
-            let begun = std::thread::Builder::new().name("manifest".to_owned()).spawn(read);
-            if let Err(error) = begun {
-                log::warn!("starting a thread: {error}");
+            if let Err(error) = self.threads.start("manifest", read) {
+                log::warn!("{}: {error}", client.place());
                 break;
             }
         }

@@ -25,4 +25,5 @@ pub mod pieces;
 pub mod published_collections;
 mod references;
 pub mod snapshot_lookup;
+mod waiting_threads;
 mod whole_digest;

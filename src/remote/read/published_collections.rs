@@ -146,7 +146,7 @@ impl Published {
             // Nobody may wait any more.
             drop(sender.send((name, found)));
         };
-        std::thread::Builder::new().name("collection".to_owned()).spawn(open).map(drop)
+        self.lookup.threads().start("collection", open)
     }
 
     fn of_manifest(&self, key: &OwnedCollectionName, found: NamedManifest) -> Result<Snapshot> {
@@ -278,7 +278,7 @@ impl Snapshots for Published {
         let end = Instant::now() + self.source.remote().client().deadlines().total;
         let (sender, answers) = mpsc::channel();
         let (mut opened, mut failed, mut waiting) = (Vec::new(), None, 0);
-        let mut until = Instant::now();
+        let (mut until, mut may_start) = (Instant::now(), true);
         loop {
             match answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((name, found)) => {
@@ -304,12 +304,21 @@ impl Snapshots for Published {
             if !opened.is_empty() {
                 break;
             }
-            let batch = if waiting < OPENED_AT_ONCE { batches.next() } else { None };
+            let batch = if may_start && waiting < OPENED_AT_ONCE { batches.next() } else { None };
             match batch {
                 Some(batch) => {
-                    batch.iter().try_for_each(|name| self.open_alone(tenant, name, &sender))?;
-                    waiting += batch.len();
-                    until = end.min(Instant::now() + NEXT_PATIENCE);
+                    for name in batch {
+                        if let Err(error) = self.open_alone(tenant, name, &sender) {
+                            failed.get_or_insert(error);
+                            may_start = false;
+                            break;
+                        }
+                        waiting += 1;
+                    }
+                    until = Instant::now();
+                    if waiting > 0 {
+                        until = end.min(until + NEXT_PATIENCE);
+                    }
                 }
                 None if waiting == 0 => break,
                 None => until = end,
