@@ -308,11 +308,12 @@ impl Files {
             self.layouts.get(file).zip(self.manifest.files.get(file)).ok_or(io::ErrorKind::NotFound)?;
         Ok(slot.get_or_init(|| {
             let layout = Arc::new(Layout::of(&self.manifest, described));
+            let parts = if self.is_unread() { Parts::unread } else { Parts::new };
             FileLayout {
                 is_log: described.kind == FileKind::Log,
                 whole: WholeDigest::of(&self.manifest, described),
                 ahead: ReadAhead::new(AHEAD_FIRST, AHEAD_MAX, SKIPPED_MAX),
-                parts: Parts::new(layout.piece_count()),
+                parts: parts(layout.piece_count()),
                 uncached: OnceLock::new(),
                 layout,
             }
@@ -654,14 +655,20 @@ impl Files {
             return Ok(None);
         }
         self.source.piece_buffer.failed(&piece.name)?;
-        match file.parts.begin(place, piece, range, &self.source.part_buffer) {
-            PartOf::Kept(bytes) => Ok(Some(bytes)),
+        let part = file.parts.around(&range, &file.layout);
+        let asked = file.layout.verbatim(part.start, part.end - part.start);
+        let wanted = |bytes: &[u8]| {
+            let skipped = (range.start - part.start) as usize;
+            bytes.get(skipped..skipped + len as usize).map(<[u8]>::to_vec)
+        };
+        match file.parts.begin(place, piece, part.clone(), &self.source.part_buffer) {
+            PartOf::Kept(bytes) => Ok(wanted(&bytes)),
             PartOf::Request(coming) => {
-                let bytes = self.requested(piece, inside)?;
-                if let Some(bytes) = &bytes {
-                    coming.keep(&self.source.part_buffer, bytes.clone());
-                }
-                Ok(bytes)
+                let Some((_, inside)) = asked else { return Ok(None) };
+                let Some(bytes) = self.requested(piece, inside)? else { return Ok(None) };
+                let found = wanted(&bytes);
+                coming.keep(&self.source.part_buffer, bytes);
+                Ok(found)
             }
             PartOf::First => {
                 file.ahead.begin(place);

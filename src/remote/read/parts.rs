@@ -1,13 +1,13 @@
 //! Parts of pieces, for readers that read here and there: a piece of 8 MiB for each of their 4 KiB would be a thousand times
 //! the bytes.
 //!
-//! Of a source that nobody has read there are no checksums: a part, as the piece, is held to the version of the object.
-//! Of others, nobody compares a part with the name of its piece. The store compares each block with its CRC32C when it reads the block
+//! Of a source that nobody has read there are no checksums: a part, as the piece, is held to the version of the object, and
+//! may be given out again. Of others, nobody compares a part with the name of its piece. The store compares each block with its CRC32C when it reads the block
 //! for the first time, and whole; afterwards it may read a part of the block and trust it. So a byte is given out as a part
 //! only once: a later read of it gets the bytes that were compared, from memory, or the piece, which is compared with its
 //! name. A piece that was read whole is never read in parts.
 //!
-//! A reader has come upon a run when the last few reads touch each other and are longer than the kernel reads ahead for a
+//! A reader has come upon a run when some of the last reads touch each other and are longer than the kernel reads ahead for a
 //! single page. From then on all of the file is read in pieces, and so is a piece of which half was given out. The
 //! beginning of a file is read for its header or for all of it, so its first piece is never read in parts.
 
@@ -18,12 +18,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 
 use crate::format::snapshot::manifest::Piece;
+use crate::store::pieces::layout::Layout;
 
+/// A part of bytes that nobody has read has a multiple of this: a reader probably wants others of them next. Another part has
+/// whole blocks.
+const UNREAD_BYTES: u64 = 32 << 10;
 /// A longer read wants the piece.
 const PART_BYTES_MAX: u64 = 256 << 10;
 /// Reads that touch each other and have more bytes are a run. A read of 4 KiB may want two blocks.
 const RUN_BYTES: u64 = 256 << 10;
-/// The last reads of a file, of which a run may consist: several threads read ahead for one reader.
+/// The last places where a file was read, any of which may become a run: several threads read ahead for one reader.
 const LAST_MAX: usize = 6;
 /// Bytes of parts that are kept in memory, of all files.
 const KEPT_BYTES_MAX: usize = 32 << 20;
@@ -35,6 +39,8 @@ static FILES: AtomicU64 = AtomicU64::new(0);
 pub(in crate::remote) struct Parts {
     /// The number of the file: a block that was checked is so by the bytes that this file gave.
     id: u64,
+    /// Whether there are no checksums of its blocks.
+    is_unread: bool,
     /// Pieces that are not read in parts any more.
     whole: Box<[AtomicBool]>,
     has_run: AtomicBool,
@@ -48,7 +54,7 @@ pub(in crate::remote) struct Parts {
 struct Reads {
     /// By the place of the piece.
     given: HashMap<u32, Given>,
-    /// The last reads.
+    /// The last reads. Those that touched are one range.
     last: VecDeque<Range<u64>>,
 }
 
@@ -57,6 +63,8 @@ struct Reads {
 struct Given {
     /// Ranges of the file, ascending, that do not touch.
     ranges: Vec<Range<u64>>,
+    /// Their bytes; those that were given out again count again.
+    bytes: u64,
     /// Those on their way.
     coming: Vec<Range<u64>>,
 }
@@ -86,12 +94,18 @@ impl Parts {
         let id = FILES.fetch_add(1, Ordering::Relaxed);
         Parts {
             id,
+            is_unread: false,
             whole,
             has_run: AtomicBool::new(false),
             is_read: AtomicBool::new(false),
             reads: Mutex::default(),
             ended: Condvar::new(),
         }
+    }
+
+    /// The same of a file without checksums of its blocks.
+    pub fn unread(pieces: u32) -> Parts {
+        Parts { is_unread: true, ..Parts::new(pieces) }
     }
 
     /// Notes that a piece is read, or was.
@@ -109,6 +123,15 @@ impl Parts {
         if !self.has_run.load(Ordering::Relaxed) && self.reads.lock().note(range) > RUN_BYTES {
             self.has_run.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The part to ask for of a file with this layout where a range is wanted that lies in one piece.
+    pub fn around(&self, range: &Range<u64>, layout: &Layout) -> Range<u64> {
+        let extent = layout.extents_behind(range.start).first();
+        let Some(extent) = extent.filter(|_| self.is_unread) else { return range.clone() };
+        let from = range.start / UNREAD_BYTES * UNREAD_BYTES;
+        let end = range.end.checked_next_multiple_of(UNREAD_BYTES).unwrap_or(range.end);
+        from.max(extent.offset)..end.min(extent.end())
     }
 
     /// How to read a range of the file, which lies in the piece at a place.
@@ -141,8 +164,8 @@ impl Parts {
             return PartOf::Kept(bytes);
         }
         let of_piece = reads.given.entry(place).or_default();
-        let is_part = of_piece.with(&range).is_some()
-            && of_piece.bytes().saturating_add(len) <= u64::from(piece.raw) / 2;
+        let is_part = (self.is_unread || of_piece.with(&range).is_some())
+            && of_piece.bytes.saturating_add(len) <= u64::from(piece.raw) / 2;
         if !is_part {
             drop(reads);
             self.note_whole(place);
@@ -176,15 +199,14 @@ impl Reads {
     /// Notes a read. Returns the bytes of the run that it makes with the last ones.
     fn note(&mut self, range: &Range<u64>) -> u64 {
         let mut run = range.clone();
-        // Each pass may join one that touches what the pass before has joined.
-        for _ in 0..LAST_MAX {
-            for other in &self.last {
-                if other.end == run.start || other.start == run.end {
-                    run = run.start.min(other.start)..run.end.max(other.end);
-                }
-            }
+        // What one has joined may touch another.
+        while let Some(at) =
+            self.last.iter().position(|other| other.start <= run.end && run.start <= other.end)
+            && let Some(other) = self.last.remove(at)
+        {
+            run = run.start.min(other.start)..run.end.max(other.end);
         }
-        self.last.push_back(range.clone());
+        self.last.push_back(run.clone());
         if self.last.len() > LAST_MAX {
             self.last.pop_front();
         }
@@ -193,10 +215,6 @@ impl Reads {
 }
 
 impl Given {
-    fn bytes(&self) -> u64 {
-        self.ranges.iter().map(|range| range.end - range.start).sum()
-    }
-
     /// The range joined with those that touch it; `None` if some of it was given before.
     fn with(&self, range: &Range<u64>) -> Option<Range<u64>> {
         if self.ranges.iter().any(|other| overlap(other, range)) {
@@ -212,6 +230,7 @@ impl Given {
     }
 
     fn give(&mut self, range: &Range<u64>) {
+        self.bytes = self.bytes.saturating_add(range.end.saturating_sub(range.start));
         let Some(joined) = self.with(range) else { return };
         self.ranges.retain(|other| other.end < joined.start || other.start > joined.end);
         let at = self.ranges.partition_point(|other| other.start < joined.start);
@@ -321,6 +340,27 @@ mod tests {
         let parts = Parts::new(2);
         parts.note_whole(1);
         assert_eq!(read(&parts, &kept, 0..KIB), None);
+    }
+
+    #[test]
+    fn short_reads_one_after_another_are_a_run_however_short() {
+        let (parts, kept) = (Parts::unread(2), PartBuffer::default());
+        let unit = |number: u64| 32 * number * KIB..32 * (number + 1) * KIB;
+        for number in 0..8 {
+            assert_eq!(read(&parts, &kept, unit(number)), Some(32 * KIB), "{number}");
+            (0..9).for_each(|_| assert_eq!(read(&parts, &kept, unit(number)), Some(0), "{number}"));
+        }
+        assert_eq!(read(&parts, &kept, unit(8)), None, "a run");
+    }
+
+    #[test]
+    fn bytes_without_checksums_are_given_out_again_but_no_more_than_half_of_the_piece() {
+        let (parts, kept) = (Parts::unread(2), PartBuffer::default());
+        for _ in 0..(4 << 20) / (64 * KIB) {
+            assert_eq!(read(&parts, &kept, 0..64 * KIB), Some(64 * KIB));
+            kept.forget(&parts);
+        }
+        assert_eq!(read(&parts, &kept, 0..64 * KIB), None);
     }
 
     #[test]
