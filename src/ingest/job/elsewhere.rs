@@ -39,6 +39,10 @@ const DIRECTORY_MODE: u32 = 0o755;
 const BYTES_MAX: u64 = 16 << 40;
 /// Pieces of a file that are read at a time.
 const READ_AT_ONCE: usize = 8;
+/// Files that are recognized at a time: each read of a header waits for a server.
+const RECOGNIZED_AT_ONCE: usize = 16;
+/// Files that are recognized before the first of them is added.
+const RECOGNIZED_MAX: usize = 512;
 
 /// Describes files that lie elsewhere as the collection `place` of the store `id`, all of `owner`.
 pub fn describe(
@@ -69,13 +73,18 @@ pub fn describe(
         })?;
     }
     let mut data_files = vec![None; files.len()];
-    // Models say which tensors their data files have.
-    let mut order: Vec<usize> = (0..files.len()).collect();
-    order.sort_by_key(|place| files.get(*place).is_some_and(|file| !is_model(file)));
     let added = Added { disk: &disk, collection: &collection, owner, reads };
-    for index in order {
-        if let (Some(file), Some(described)) = (files.get(index), data_files.get_mut(index)) {
-            *described = added.add(file)?;
+    let (models, others): (Vec<_>, Vec<_>) =
+        files.iter().zip(&mut data_files).partition(|(file, _)| is_model(file));
+    // Models say which tensors their data files have.
+    for mut kind in [models, others] {
+        for some in kind.chunks_mut(RECOGNIZED_MAX) {
+            let files: Vec<&Elsewhere> = some.iter().map(|(file, _)| *file).collect();
+            for ((file, described), recognized) in some.iter_mut().zip(added.recognized_each(&files)) {
+                if let Some(recognized) = recognized? {
+                    **described = added.add(file, recognized)?;
+                }
+            }
         }
     }
     Ok(DescribedFiles { canonical: Frozen::of(&collection)?.canonical(id)?, data_files })
@@ -93,13 +102,47 @@ struct Added<'a> {
     reads: Reads,
 }
 
+/// A file that was recognized, and a note on it.
+struct RecognizedFile {
+    target: Target,
+    recognized: Recognized,
+    why: String,
+}
+
 impl Added<'_> {
-    /// Adds a file. Returns its data file.
-    fn add(&self, Elsewhere { path, file, mtime, place, .. }: &Elsewhere) -> Result<Option<DescribedFile>> {
-        let Added { disk, collection, owner, reads } = *self;
+    /// Recognizes files, several at a time.
+    fn recognized_each(&self, files: &[&Elsewhere]) -> Vec<Result<Option<RecognizedFile>>> {
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(file) = files.get(at) else { return };
+                let recognized = self.recognized(file);
+                done.lock().push((at, recognized));
+            }
+        };
+        let threads = RECOGNIZED_AT_ONCE.min(files.len());
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        let mut done = done.into_inner();
+        done.sort_by_key(|(at, _)| *at);
+        done.into_iter().map(|(_, recognized)| recognized).collect()
+    }
+
+    /// Recognizes a file. `None` for one without a name.
+    fn recognized(&self, Elsewhere { path, file, .. }: &Elsewhere) -> Result<Option<RecognizedFile>> {
         let Some((name, directories)) = path.split_last() else { return Ok(None) };
         let target = Target::new(directories, name);
-        let (recognized, why) = recognized(collection, &target, file)?;
+        let (recognized, why) = recognized(self.collection, &target, file)?;
+        Ok(Some(RecognizedFile { target, recognized, why }))
+    }
+
+    /// Adds a file. Returns its data file.
+    fn add(
+        &self,
+        Elsewhere { file, mtime, place, .. }: &Elsewhere,
+        RecognizedFile { target, recognized, why }: RecognizedFile,
+    ) -> Result<Option<DescribedFile>> {
+        let Added { disk, collection, owner, reads } = *self;
         let mut uncommitted = Uncommitted::new(collection);
         let number = match recognized.bytes {
             0 => None,

@@ -15,7 +15,7 @@ use crate::format::snapshot::references::{References, ReferredObject, ReferredPi
 use crate::format::snapshot::tenant_list::ListedDirectory;
 use crate::format::zstandard;
 use crate::model::{CollectionName, Error, Result, StoreId};
-use crate::remote::index::file::{SourceFile, read_heads};
+use crate::remote::index::file::SourceFile;
 use crate::remote::index::names::Named;
 use crate::remote::place::remote::TOOL;
 use crate::remote::read::pieces::packed;
@@ -46,9 +46,7 @@ pub(super) fn build(
     describe: &Describe,
     reads: Reads,
 ) -> Result<Index> {
-    let files: Vec<Arc<SourceFile>> =
-        listed.iter().map(|named| Arc::new(SourceFile::new(source.client(), &named.object))).collect();
-    read_heads(&files)?;
+    let files = SourceFile::all(source, listed);
     let url = source.place();
     let elsewhere: Vec<Elsewhere> =
         listed.iter().zip(&files).map(|(named, file)| elsewhere(url, named, file)).collect();

@@ -122,11 +122,9 @@ pub(in crate::remote) fn index(
 
 /// The objects of a source as files, which are read when they are.
 pub fn files(source: &dyn Source) -> Result<Vec<Elsewhere>> {
-    let file = |named: &Named| {
-        let file = Arc::new(SourceFile::new(source.client(), &named.object));
-        elsewhere(source.place(), named, &file)
-    };
-    Ok(all_named(source)?.iter().map(file).collect())
+    let named = all_named(source)?;
+    let files = SourceFile::all(source, &named);
+    Ok(named.iter().zip(&files).map(|(named, file)| elsewhere(source.place(), named, file)).collect())
 }
 
 /// The objects of a source as one collection. `NotFound` if the source has no objects.

@@ -56,6 +56,11 @@ pub trait Source: Send + Sync {
     /// All objects below a directory, in any order.
     fn list(&self, below: &str) -> Result<Vec<SourceObject>>;
 
+    /// Whether its server sends parts of files; otherwise files are downloaded whole.
+    fn has_ranges(&self) -> bool {
+        true
+    }
+
     /// A file that the last listing left out, because the server refuses it.
     fn refused(&self) -> Option<String> {
         None

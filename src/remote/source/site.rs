@@ -141,6 +141,10 @@ impl Source for Site {
         &self.client
     }
 
+    fn has_ranges(&self) -> bool {
+        self.pages.whole.is_none()
+    }
+
     fn refused(&self) -> Option<String> {
         self.refused.lock().clone()
     }
