@@ -176,6 +176,10 @@ pub fn has_lost_blocks(collection: &Arc<Collection>, node: EntryId) -> bool {
 
 /// Verifies that a block can be read without the copies of pinned files. The error states why not.
 pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -> Result<()> {
+    if open.is_far(index, block) {
+        // Its source holds reads to a version, so all of a model need not be fetched.
+        return open.has_origin(index).map(drop);
+    }
     if block.stored.tier != Tier::Absent {
         return open.check(index).map(|_| ());
     }

@@ -47,6 +47,9 @@ impl OpenObject {
         if let Err(error) = &read
             && matches!(error.kind(), ErrorKind::Io | ErrorKind::Gone | ErrorKind::Forbidden)
         {
+            if self.read_pinned_instead(from, out) {
+                return Ok(());
+            }
             self.note_damage(self.object.layout().index(from), error);
         }
         read
@@ -70,7 +73,7 @@ impl OpenObject {
     }
 
     /// The same, with the gate.
-    fn read_here(&self, from: u64, out: &mut [u8]) -> Result<()> {
+    pub(in crate::store) fn read_here(&self, from: u64, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.gate.begin();
         let layout = self.object.layout();
         let mut found = [None::<Block>; LOOKED_UP];

@@ -2,6 +2,7 @@
 
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
+use crate::store::io::pinned_copies::Compare;
 use crate::store::io::read::overlap;
 use crate::store::object::blocks::{Block, DIRTY};
 
@@ -67,6 +68,29 @@ impl OpenObject {
         let inside = (at - layout.start(index)) as usize;
         out.copy_from_slice(&whole[inside..inside + out.len()]);
         Ok(found)
+    }
+
+    /// Reads a range some of which lies at a URL that does not give it: from the copies of pinned files. Returns whether they
+    /// have it.
+    pub(in crate::store) fn read_pinned_instead(&self, from: u64, out: &mut [u8]) -> bool {
+        if out.is_empty() || !self.has_pinned() {
+            return false;
+        }
+        let (layout, end) = (self.object.layout(), from + out.len() as u64);
+        (layout.index(from)..=layout.index(end - 1)).all(|index| {
+            let inside = overlap(layout.start(index), layout.len(index), from, end);
+            let begin = layout.start(index) + inside.start as u64;
+            let place = (begin - from) as usize;
+            let part = &mut out[place..place + inside.len()];
+            let is_far = self.object.block(index, layout).is_some_and(|block| self.is_far(index, &block));
+            if !is_far {
+                return self.read_here(begin, part).is_ok();
+            }
+            let mut whole = vec![0; layout.len(index)];
+            let found = self.read_pinned(index, Compare::Once, &mut whole);
+            part.copy_from_slice(&whole[inside]);
+            matches!(found, Ok(true))
+        })
     }
 
     /// Whether any block is absent and has no source.
