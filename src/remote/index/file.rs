@@ -5,6 +5,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
 use futures_util::future::join_all;
@@ -190,12 +191,13 @@ impl SourceFile {
         join_all(self.heads().into_iter().map(|range| self.read_head(range))).await;
         let header = self.header_bytes().unwrap_or(0).min(self.pin.bytes);
         if header > HEAD_BYTES && header <= HEADER_BYTES_MAX {
-            self.read_head((HEAD_BYTES, header)).await;
+            self.read_head(HEAD_BYTES..header).await;
         }
     }
 
-    async fn read_head(&self, (from, end): (u64, u64)) {
-        if let Ok(Some(bytes)) = self.client.got(&self.key, Wanted::range(from..end).of(&self.pin)).await {
+    async fn read_head(&self, range: Range<u64>) {
+        let from = range.start;
+        if let Ok(Some(bytes)) = self.client.got(&self.key, Wanted::range(range).of(&self.pin)).await {
             self.hold(from, bytes);
         }
     }
@@ -209,14 +211,14 @@ impl SourceFile {
     }
 
     /// The ranges that recognition begins with.
-    fn heads(&self) -> Vec<(u64, u64)> {
+    fn heads(&self) -> Vec<Range<u64>> {
         let bytes = self.pin.bytes;
-        let head = (0, HEAD_BYTES.min(bytes));
+        let head = 0..HEAD_BYTES.min(bytes);
         match self.header {
             None => Vec::new(),
             Some(_) if bytes == 0 => Vec::new(),
             Some(Header::AtBothEnds) if bytes > HEAD_BYTES => {
-                vec![head, (HEAD_BYTES.max(bytes - HEAD_BYTES), bytes)]
+                vec![head, HEAD_BYTES.max(bytes - HEAD_BYTES)..bytes]
             }
             Some(_) => vec![head],
         }
