@@ -42,6 +42,7 @@ mod takeover;
 mod through_http;
 mod url_imports;
 mod url_in_place;
+mod url_meetings;
 mod variants;
 mod views;
 mod web;

@@ -27,6 +27,8 @@ pub struct Manners {
     pub whole: usize,
     /// It answers with the present object, whichever the request names.
     pub ignores_if_match: bool,
+    /// Requests for objects get this status line.
+    pub status: Option<&'static str>,
     /// The second answer with a range of an object has other bytes.
     pub changes: bool,
     /// It answers nothing until it behaves otherwise.
@@ -78,10 +80,16 @@ impl Bucket {
         *self.shared.manners.lock().unwrap() = manners;
     }
 
-    /// The environment of a program that uses it.
+    /// The environment of a program that uses it, by `s3://`, `gs://` or `az://`.
     pub fn environment(&self) -> Vec<(String, String)> {
         let endpoint = format!("http://127.0.0.1:{}", self.acceptor.port());
         let all = [
+            ("GOOGLE_BASE_URL", endpoint.as_str()),
+            ("GOOGLE_SKIP_SIGNATURE", "true"),
+            ("AZURE_STORAGE_ENDPOINT", endpoint.as_str()),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
+            ("AZURE_SKIP_SIGNATURE", "true"),
+            ("AZURE_ALLOW_HTTP", "true"),
             ("AWS_ENDPOINT", endpoint.as_str()),
             ("AWS_ALLOW_HTTP", "true"),
             ("AWS_REGION", "us-east-1"),
@@ -129,7 +137,11 @@ impl Shared {
         let path = head.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
         if let Some((bucket, query)) = path.split_once('?') {
             let listed = self.listed(bucket, query, &manners.listed_too);
+            let listed = if query.contains("comp=list") { listed.to_azure() } else { listed.to_s3() };
             return answer(&mut client, "200 OK", "", listed.as_bytes(), listed.len() as u64);
+        }
+        if let Some(status) = manners.status {
+            return answer(&mut client, status, "", b"", 0);
         }
         let Ok(file) = File::open(self.directory.join(decoded(path))) else {
             return answer(&mut client, "404 Not Found", "", b"", 0);
@@ -148,6 +160,9 @@ impl Shared {
             let last = last.parse().unwrap_or(u64::MAX).min(bytes.saturating_sub(1));
             Some((first.parse().ok()?, last))
         });
+        if range.is_some_and(|(first, _)| first >= bytes) {
+            return answer(&mut client, "416 Range Not Satisfiable", &more, b"", 0);
+        }
         let range = range.filter(|_| dice(1) >= manners.whole);
         let shift =
             u64::from(range.is_some_and(|(first, last)| first < last) && dice(2) < manners.wrong_ranges);
@@ -176,9 +191,9 @@ fn e_tag(metadata: &fs::Metadata) -> String {
 }
 
 impl Shared {
-    /// The answer to ListObjectsV2: all objects with a prefix, those after a key only, and with a delimiter those of
-    /// one directory.
-    fn listed(&self, bucket: &str, query: &str, too: &[String]) -> String {
+    /// The answer to a listing: all objects with a prefix, those after a key only, and with a delimiter those of one
+    /// directory.
+    fn listed(&self, bucket: &str, query: &str, too: &[String]) -> Listed {
         let parameter = |name: &str| {
             let found = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
             decoded(found.unwrap_or_default())
@@ -191,31 +206,69 @@ impl Shared {
         keys.extend(too.iter().filter(|_| !is_level).map(|key| format!("{prefix}{key}")));
         keys.sort_unstable();
         let below = |key: &str| key.strip_prefix(&prefix)?.split_once('/').map(|(name, _)| name.to_owned());
-        let mut directories = BTreeSet::new();
-        let mut objects = String::new();
+        let (mut directories, mut objects) = (BTreeSet::new(), Vec::new());
         for key in keys.iter().filter(|key| key.starts_with(&prefix) && **key > after) {
             if let Some(name) = below(key).filter(|_| is_level) {
-                directories.insert(name);
+                directories.insert(format!("{prefix}{name}/"));
                 continue;
             }
             let found = directory.join(key).metadata().ok();
             let (bytes, e_tag) = found.map_or((5, String::new()), |found| (found.len(), e_tag(&found)));
-            objects += &format!(
+            objects.push((key.clone(), bytes, e_tag));
+        }
+        Listed { directories, objects }
+    }
+}
+
+/// The answer to a listing.
+struct Listed {
+    /// With a final slash.
+    directories: BTreeSet<String>,
+    /// Keys, bytes and ETags.
+    objects: Vec<(String, u64, String)>,
+}
+
+impl Listed {
+    /// As S3 and Google answer it.
+    fn to_s3(&self) -> String {
+        let objects = self.objects.iter().map(|(key, bytes, e_tag)| {
+            format!(
                 "<Contents><Key>{}</Key><LastModified>2026-11-23T00:00:00.000Z</LastModified>\
                  <ETag>{}</ETag><Size>{bytes}</Size></Contents>",
                 escaped(key),
-                escaped(&e_tag)
-            );
-        }
-        for name in directories {
-            objects += &format!(
-                "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>",
-                escaped(&format!("{prefix}{name}/"))
-            );
-        }
+                escaped(e_tag)
+            )
+        });
+        let directories = self
+            .directories
+            .iter()
+            .map(|name| format!("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", escaped(name)));
+        let found: String = objects.chain(directories).collect();
         format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult><IsTruncated>false</IsTruncated>\
-             {objects}</ListBucketResult>"
+             {found}</ListBucketResult>"
+        )
+    }
+
+    /// As Azure answers it.
+    fn to_azure(&self) -> String {
+        let objects = self.objects.iter().map(|(key, bytes, e_tag)| {
+            format!(
+                "<Blob><Name>{}</Name><Properties><Last-Modified>Mon, 23 Nov 2026 00:00:00 GMT</Last-Modified>\
+                 <Etag>{}</Etag><Content-Length>{bytes}</Content-Length>\
+                 <Content-Type>application/octet-stream</Content-Type></Properties></Blob>",
+                escaped(key),
+                e_tag.trim_matches('"')
+            )
+        });
+        let directories = self
+            .directories
+            .iter()
+            .map(|name| format!("<BlobPrefix><Name>{}</Name></BlobPrefix>", escaped(name)));
+        let found: String = objects.chain(directories).collect();
+        format!(
+            "<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults><Blobs>{found}</Blobs><NextMarker/>\
+             </EnumerationResults>"
         )
     }
 }

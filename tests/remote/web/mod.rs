@@ -3,6 +3,8 @@
 
 mod hub;
 mod hubs;
+mod in_place;
+mod many;
 mod mounted;
 mod registries;
 mod sites;
