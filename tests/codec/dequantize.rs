@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use tierfs::codec::InstructionSet;
-use tierfs::codec::dequantize::{Alphabet, Row, Spread};
+use tierfs::codec::dequantize::{Alphabet, KnownProducts, Row, Spread};
 use tierfs::model::{Dtype, ErrorKind};
 
 /// The values of eight-bit floats by their definition.
@@ -127,7 +127,7 @@ fn rows_of_every_alphabet_are_products_that_are_rounded_once() {
                 (&huge, None, 1.0, 1.0),
                 (&huge, Some(&parts), 1.0, 1.0),
             ] {
-                for groups in [None, Some((64, 64)), Some((24, 5))] {
+                for groups in [None, Some((64, 64)), Some((24, 5)), Some((96, 31))] {
                     let spread = |numbers| match groups {
                         None => Spread::Each(numbers),
                         Some((len, first)) => Spread::Groups { len, first, numbers },
@@ -164,6 +164,56 @@ fn rows_of_every_alphabet_are_products_that_are_rounded_once() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn products_that_are_known_give_the_same_elements() {
+    let codes: Vec<u8> = (0..3000_u32).map(|i| (i * 37 + i / 256) as u8).collect();
+    let scales = [0.013, -1.7, 1e-40, 3e38, 0.0, 1e-9, -2.5, 0.37, 1.0, 7.0];
+    let mut known_by = Vec::new();
+    for (set, alphabet, to, (len, left)) in InstructionSet::available().flat_map(|set| {
+        let alphabets = [Alphabet::E4m3, Alphabet::E5m2];
+        let groups = [(128, 128), (300, 7), (1, 1), (5000, 5000), (64, 63)];
+        alphabets.into_iter().flat_map(move |alphabet| {
+            [Dtype::F16, Dtype::Bf16].into_iter().flat_map(move |to| {
+                let alphabet = alphabet.clone();
+                groups.into_iter().map(move |groups| (set, alphabet.clone(), to, groups))
+            })
+        })
+    }) {
+        for factor in [1.0, 0.37] {
+            let known = KnownProducts::new(set, &alphabet, &scales, factor, to).unwrap();
+            let Some(known) = known else { continue };
+            known_by.push(set.name());
+            let count = (left + 7 * len).min(2000);
+            let scales = Spread::Groups { len, first: left, numbers: &scales[2..] };
+            let row = Row {
+                alphabet: &alphabet,
+                codes: &codes,
+                skip: 0,
+                scales,
+                zeros: None,
+                factor,
+                divisor: 1.0,
+            };
+            let mut wanted = vec![0; count * 2];
+            row.decode_with(set, to, &mut wanted).unwrap();
+            let mut found = vec![0xa5; count * 2];
+            known.decode(set, &codes, 2, len, left, &mut found).unwrap();
+            assert!(found == wanted, "{alphabet:?} {to} {} {len} {left} {factor}", set.name());
+            // More values than codes, or than groups.
+            assert!(known.decode(set, &codes[..count - 1], 2, len, left, &mut found).is_err());
+            let mut more = vec![0; (left + 8 * len) * 2];
+            assert!(known.decode(set, &vec![0; more.len()], 3, len, left, &mut more).is_err());
+        }
+    }
+    let has_tables = |set: &InstructionSet| set.name().starts_with("avx512");
+    assert!(InstructionSet::available().filter(has_tables).all(|set| known_by.contains(&set.name())));
+    // The signs of some products of these are not those of the codes.
+    for (set, scale) in InstructionSet::available().flat_map(|set| [(set, f32::NAN), (set, f32::INFINITY)]) {
+        let products = KnownProducts::new(set, &Alphabet::E4m3, &[scale], 1.0, Dtype::Bf16).unwrap();
+        assert!(products.is_none());
     }
 }
 

@@ -201,6 +201,17 @@ impl Kernel for Avx2 {
     }
 
     #[inline(always)]
+    fn look_up_pairs<const IS_UPPER_FIRST: bool>(
+        self,
+        products: &[u8; 32],
+        codes: &[u8; 16],
+        bytes: &mut [u8; 64],
+    ) {
+        // SAFETY: `self` proves the set.
+        unsafe { avx2_products::look_up_pairs::<IS_UPPER_FIRST>(products, codes, bytes) }
+    }
+
+    #[inline(always)]
     fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         with_proof!(self, [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])])
     }

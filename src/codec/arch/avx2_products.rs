@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::avx2::halves;
 use super::avx2_codes::read_at;
 use super::tables::quarter;
 use crate::codec::payload::largest_code;
@@ -159,5 +160,35 @@ pub(super) fn store_f32_looked_up(stream: &[u8], scale: f32, bytes: &mut [u8; 25
         let Some(codes) = stream[at..].first_chunk() else { break };
         let codes = _mm256_srlv_epi32(_mm256_set1_epi32(i32::from_le_bytes(*codes)), starts);
         write_both(_mm256_castps_si256(_mm256_permutevar8x32_ps(products, codes)), bytes);
+    }
+}
+
+/// The products that sixteen bytes of two codes of four bits name.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn look_up_pairs<const IS_UPPER_FIRST: bool>(
+    products: &[u8; 32],
+    codes: &[u8; 16],
+    bytes: &mut [u8; 64],
+) {
+    // The lower byte of each product, then the upper bytes.
+    let split =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    let split = _mm256_shuffle_epi8(read_both(products), split);
+    let [lower, upper] = halves(_mm256_permute4x64_epi64::<0b11_01_10_00>(split));
+    let [lower, upper] = [_mm256_broadcastsi128_si256(lower), _mm256_broadcastsi128_si256(upper)];
+    let low = _mm_set1_epi8(15);
+    let codes = read_at(codes, 0);
+    let [first, second] = [_mm_and_si128(codes, low), _mm_and_si128(_mm_srli_epi16::<4>(codes), low)];
+    let [first, second] = if IS_UPPER_FIRST { [second, first] } else { [first, second] };
+    let codes = _mm256_set_m128i(_mm_unpackhi_epi8(first, second), _mm_unpacklo_epi8(first, second));
+    let [lower, upper] = [_mm256_shuffle_epi8(lower, codes), _mm256_shuffle_epi8(upper, codes)];
+    // Interleaving works in 128-bit halves: quarters 0 and 2 of the products, and quarters 1 and 3.
+    let [even, odd] = [_mm256_unpacklo_epi8(lower, upper), _mm256_unpackhi_epi8(lower, upper)];
+    let (outs, _) = bytes.as_chunks_mut();
+    let ordered =
+        [_mm256_permute2x128_si256::<0x20>(even, odd), _mm256_permute2x128_si256::<0x31>(even, odd)];
+    for (value, out) in ordered.into_iter().zip(outs) {
+        write_both(value, out);
     }
 }

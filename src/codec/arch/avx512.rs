@@ -231,6 +231,50 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
     }
 
     #[inline(always)]
+    fn look_up_pairs<const IS_UPPER_FIRST: bool>(
+        self,
+        products: &[u8; 32],
+        codes: &[u8; 16],
+        bytes: &mut [u8; 64],
+    ) {
+        let (products, codes) = (self.read_half(products), self.read_quarter(Some(codes)));
+        // The look-up uses five bits of a lane. The products are there twice, so only four count, and other bits may be
+        // those of the other code.
+        let found = with_proof!(self, {
+            let products = _mm512_broadcast_i64x4(products);
+            let pairs = _mm512_cvtepu8_epi32(codes);
+            let codes = if IS_UPPER_FIRST {
+                _mm512_or_si512(_mm512_srli_epi32::<4>(pairs), _mm512_slli_epi32::<16>(pairs))
+            } else {
+                _mm512_or_si512(pairs, _mm512_slli_epi32::<12>(pairs))
+            };
+            _mm512_permutexvar_epi16(codes, products)
+        });
+        self.write(found, bytes);
+    }
+
+    const HAS_LONG_TABLES: bool = true;
+
+    #[inline(always)]
+    fn look_up_signed(self, products: &[u8; 256], codes: &[u8; 64], bytes: &mut [u8; 128]) {
+        let [lower, more_lower, upper, more_upper] = products.as_chunks::<64>().0 else { return };
+        let [lower, more_lower, upper, more_upper] =
+            [lower, more_lower, upper, more_upper].map(|quarter| self.read(quarter));
+        let codes = self.read(codes);
+        let halves = with_proof!(self, {
+            // Interleaving works in 128-bit lanes: it takes the lower half of each lane, then the upper.
+            let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+            let signs = _mm512_and_si512(codes, _mm512_set1_epi8(i8::MIN));
+            let lower = _mm512_permutex2var_epi8(lower, codes, more_lower);
+            let upper = _mm512_xor_si512(_mm512_permutex2var_epi8(upper, codes, more_upper), signs);
+            [_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)]
+        });
+        for (half, bytes) in halves.into_iter().zip(bytes.as_chunks_mut().0) {
+            self.write(half, bytes);
+        }
+    }
+
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         with_proof!(self, _mm512_add_ps(a, b))
     }

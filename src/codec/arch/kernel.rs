@@ -62,6 +62,37 @@ pub(in crate::codec) trait Kernel: Cells {
         store_bf16_each::<Self, BITS>(self, stream, scale, bytes);
     }
 
+    /// The products, of two bytes, that sixteen bytes of two codes of four bits name, the lower code of a byte first or the
+    /// upper.
+    #[inline(always)]
+    fn look_up_pairs<const IS_UPPER_FIRST: bool>(
+        self,
+        products: &[u8; 32],
+        codes: &[u8; 16],
+        bytes: &mut [u8; 64],
+    ) {
+        let products = products.as_chunks::<2>().0;
+        for (pair, code) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
+            let (lower, upper) = (products[usize::from(code & 15)], products[usize::from(code >> 4)]);
+            let [first, second] = if IS_UPPER_FIRST { [upper, lower] } else { [lower, upper] };
+            *pair = [first[0], first[1], second[0], second[1]];
+        }
+    }
+
+    /// Whether [`look_up_signed`](Kernel::look_up_signed) is faster than arithmetic.
+    const HAS_LONG_TABLES: bool = false;
+
+    /// The products, of two bytes, of codes of a sign and seven bits. The products of positive codes are given: the lower
+    /// byte of each, then the upper bytes.
+    #[inline(always)]
+    fn look_up_signed(self, products: &[u8; 256], codes: &[u8; 64], bytes: &mut [u8; 128]) {
+        let (lower, upper) = products.split_at(128);
+        for (out, code) in bytes.as_chunks_mut().0.iter_mut().zip(codes) {
+            let place = usize::from(code & 0x7f);
+            *out = [lower[place], upper[place] ^ (code & 0x80)];
+        }
+    }
+
     /// `a + b`
     fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     /// `a - b`

@@ -36,6 +36,7 @@ pub struct Pairs {
     numbers: [[f32; 2]; 256],
     is_integer: bool,
     is_short: bool,
+    is_upper_first: bool,
 }
 
 /// The values of codes of the type e2m1.
@@ -61,7 +62,7 @@ impl Alphabet {
         }
         let is_integer = table.iter().all(|value| *value == value.trunc());
         let is_short = table.iter().all(|value| value.to_bits() & 0xffff == 0);
-        Alphabet::Pairs(Box::new(Pairs { numbers, is_integer, is_short }))
+        Alphabet::Pairs(Box::new(Pairs { numbers, is_integer, is_short, is_upper_first: first > 0 }))
     }
 
     /// Codes of the type e2m1, the lower half of a byte first.
@@ -73,6 +74,15 @@ impl Alphabet {
     pub fn int4() -> Alphabet {
         let mut table = [0.0; 16];
         for (value, number) in table.iter_mut().zip(-8_i8..) {
+            *value = f32::from(number);
+        }
+        Alphabet::low_first(&table)
+    }
+
+    /// Integers from 0 to 15, the lower half of a byte first.
+    pub fn unsigned() -> Alphabet {
+        let mut table = [0.0; 16];
+        for (value, number) in table.iter_mut().zip(0_u8..) {
             *value = f32::from(number);
         }
         Alphabet::low_first(&table)
@@ -91,6 +101,14 @@ impl Alphabet {
     /// The numbers of codes, as many as whole units of `codes` have and `out` has room for.
     pub fn numbers(&self, codes: &[u8], out: &mut [f32]) {
         self.values(codes, out);
+    }
+
+    /// Of pairs, whether the upper half of a byte is first.
+    pub(super) fn is_upper_first(&self) -> Option<bool> {
+        match self {
+            Alphabet::Pairs(pairs) => Some(pairs.is_upper_first),
+            _ => None,
+        }
     }
 
     /// Whether each number is an integer.

@@ -8,14 +8,18 @@
 //! rounding. Source: Boldo, Melquiond, "When double rounding is odd".
 
 mod alphabet;
+mod known_products;
+mod look_up;
 mod product;
 
 pub use alphabet::Alphabet;
+pub use known_products::KnownProducts;
 
 use std::cell::RefCell;
 
 use super::arch::InstructionSet;
 use crate::model::{Dtype, Error, Result};
+use look_up::LookUp;
 use product::{Products, Scratch};
 
 thread_local! {
@@ -74,6 +78,14 @@ impl<'a> Spread<'a> {
             Spread::Each(numbers) | Spread::Groups { numbers, .. } => numbers,
         }
     }
+
+    /// The length of a group, and the values that are left of the first.
+    fn groups(self) -> Option<(usize, usize)> {
+        match self {
+            Spread::Each(_) => None,
+            Spread::Groups { len, first, .. } => Some((len, first)),
+        }
+    }
 }
 
 impl Row<'_> {
@@ -101,7 +113,10 @@ impl Row<'_> {
         SCRATCH.with_borrow_mut(|scratch| {
             match to {
                 Dtype::F32 => set.run(Products::<4> { row: self, to, out, scratch }),
-                Dtype::F16 | Dtype::Bf16 => set.run(Products::<2> { row: self, to, out, scratch }),
+                Dtype::F16 | Dtype::Bf16 => match LookUp::new(self, to, out, scratch) {
+                    Ok(look_up) => set.run(look_up),
+                    Err(products) => set.run(products),
+                },
                 _ => return Err(Error::invalid(format!("weights in {to}"))),
             }
             Ok(())

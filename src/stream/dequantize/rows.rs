@@ -1,17 +1,29 @@
 //! Decodes the matrix of a weight as it is stored.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::codec::dequantize::{Alphabet, Row, Spread};
+use crate::codec::InstructionSet;
+use crate::codec::dequantize::{Alphabet, KnownProducts, Row, Spread};
 use crate::format::files::safetensors::{Codes, Group, Weight};
 use crate::model::{Dtype, Error, Result};
-use crate::stream::dequantize::tables::{Tables, list};
+use crate::store::PageBuffer;
+use crate::stream::dequantize::tables::{Numbers, Tables, list};
 use crate::stream::dequantize::{Parts, part};
 use crate::stream::{Computed, Stream};
 
-/// Values whose codes are read with one call.
-const STEP: u64 = 64 << 10;
+/// Bytes of codes that are read with one call, and that stay in the second-level cache until they are decoded.
+const STEP_BYTES: usize = 128 << 10;
+/// Numbers of tables that are read with one call.
+const NUMBERS_MAX: u64 = 64 << 10;
+/// Values for each product of a group from which on products are looked up.
+const VALUES_OF_PRODUCT: u64 = 4;
+
+thread_local! {
+    /// Memory for codes, while no read has it.
+    static CODES: RefCell<PageBuffer> = const { RefCell::new(PageBuffer::new()) };
+}
 
 /// The values of a weight as elements, in the order of its codes.
 pub(super) struct Rows {
@@ -21,12 +33,21 @@ pub(super) struct Rows {
     tables: Tables,
     /// The alphabet of the first row, or of the first part.
     alphabet: Alphabet,
-    row_list: Option<Vec<u32>>,
-    column_list: Option<Vec<u32>>,
+    row_groups: Groups,
+    column_groups: Groups,
+}
+
+/// Which row of the tables belongs to a row of a matrix, or which column to a column.
+pub(super) enum Groups {
+    /// As many rows, or columns, each.
+    Of(u64),
+    Listed(Vec<u32>),
 }
 
 /// Codes of values that follow each other in one row.
 struct Place {
+    row: u64,
+    column: u64,
     /// Bytes of the codes, whole units.
     bytes: Range<u64>,
     /// Values to leave out at the front.
@@ -36,27 +57,39 @@ struct Place {
     left: u64,
 }
 
-/// The last bytes that were read, for values that follow.
+/// The codes and numbers that were read last, for values that follow.
 #[derive(Default)]
-pub(super) struct Known {
-    codes: Vec<u8>,
+struct Known {
+    codes: PageBuffer,
     /// The place of these codes.
     read: Range<u64>,
-    numbers: Option<Numbers>,
+    numbers: Numbers,
+    /// The products of a row of the tables, or that they are of no use.
+    products: Option<(u64, Option<KnownProducts>)>,
 }
 
-/// The codes of some columns of consecutive rows.
-#[derive(Default)]
+/// The codes of some columns of a matrix, and their scales and zero points.
 pub(super) struct Held {
     codes: Vec<u8>,
     /// The places of these codes in order, each with its offset in them.
     pieces: Vec<(Range<u64>, usize)>,
+    numbers: Numbers,
 }
 
 impl Held {
     /// Bytes of memory, about.
     pub fn memory(&self) -> usize {
-        self.codes.capacity() + self.pieces.capacity() * size_of::<(Range<u64>, usize)>()
+        let pieces = self.pieces.capacity() * size_of::<(Range<u64>, usize)>();
+        self.codes.capacity() + pieces + self.numbers.memory()
+    }
+
+    /// The memory of its codes.
+    pub fn into_memory(self) -> Vec<u8> {
+        self.codes
+    }
+
+    pub fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     fn find(&self, span: &Range<u64>) -> Option<&[u8]> {
@@ -67,12 +100,29 @@ impl Held {
     }
 }
 
-/// Numbers of one row of the tables.
-struct Numbers {
-    row: u64,
-    columns: Range<u64>,
-    scales: Vec<f32>,
-    zeros: Option<Vec<f32>>,
+impl Groups {
+    fn new(parts: &Parts, group: &Group, count: u64, groups: u64) -> Result<Groups> {
+        let name = match group {
+            Group::Of(each) => return Ok(Groups::Of((*each).max(1))),
+            Group::Listed(name) => name,
+        };
+        let found = list(parts, name, groups)?;
+        if found.len() as u64 != count {
+            return Err(Error::corrupt(format!("tensor {name:?} is too short")));
+        }
+        // Most lists have groups of one length in order.
+        let len = found.iter().position(|group| *group != 0).unwrap_or(found.len()).max(1);
+        let is_regular =
+            found.chunks(len).zip(0_u32..).all(|(all, group)| all.iter().all(|one| *one == group));
+        Ok(if is_regular { Groups::Of(len as u64) } else { Groups::Listed(found) })
+    }
+
+    fn of(&self, at: u64) -> u64 {
+        match self {
+            Groups::Of(each) => at / each,
+            Groups::Listed(list) => list.get(at as usize).map_or(0, |group| u64::from(*group)),
+        }
+    }
 }
 
 impl Rows {
@@ -91,33 +141,38 @@ impl Rows {
             Codes::Parts { bits, .. } => Alphabet::Byte { shift: 0, mask: mask_of(*bits) as u8 },
         };
         let (codes, _) = part(parts, &weight.codes_name)?.clone();
-        let listed = |group: &Group, count: u64, groups: u64| match group {
-            Group::Of(_) => Ok(None),
-            Group::Listed(name) => {
-                let found = list(parts, name, groups)?;
-                let is_whole = found.len() as u64 == count;
-                is_whole
-                    .then_some(Some(found))
-                    .ok_or_else(|| Error::corrupt(format!("tensor {name:?} is too short")))
-            }
-        };
-        let row_list = listed(&weight.row_group, weight.rows, weight.table_rows)?;
-        let column_list = listed(&weight.column_group, weight.columns, weight.table_columns)?;
+        let row_groups = Groups::new(parts, &weight.row_group, weight.rows, weight.table_rows)?;
+        let column_groups = Groups::new(parts, &weight.column_group, weight.columns, weight.table_columns)?;
         let tables = Tables::new(&weight, parts)?;
-        Ok(Rows { to, codes, tables, alphabet, row_list, column_list, weight })
+        Ok(Rows { to, codes, tables, alphabet, row_groups, column_groups, weight })
     }
 
     pub fn weight(&self) -> &Weight {
         &self.weight
     }
 
-    pub fn element_bytes(&self) -> u64 {
-        self.to.bytes()
+    pub fn to(&self) -> Dtype {
+        self.to
     }
 
-    /// Bytes of the codes of a column of one matrix, about.
-    pub fn code_bytes_of_column(&self) -> u64 {
-        self.codes.bytes() / self.weight.matrices.saturating_mul(self.weight.columns).max(1)
+    /// A scale of all values.
+    pub fn factor(&self) -> f32 {
+        self.tables.factor
+    }
+
+    pub fn row_groups(&self) -> &Groups {
+        &self.row_groups
+    }
+
+    /// Bytes of memory that a column of one matrix takes, about.
+    pub fn bytes_of_column(&self) -> u64 {
+        let weight = &self.weight;
+        let codes = self.codes.bytes() / weight.matrices.saturating_mul(weight.columns).max(1);
+        let each = match &self.column_groups {
+            Groups::Of(columns) => *columns,
+            Groups::Listed(_) => 1,
+        };
+        codes.saturating_add(weight.table_rows.saturating_mul(self.tables.bytes_of_number()) / each)
     }
 
     /// Where the codes of a row lie from a column on.
@@ -138,12 +193,14 @@ impl Rows {
                 } as u32)
                     .saturating_sub(bits * (part as u32 + 1));
                 let left = left.min(words - word);
-                Place { bytes: word * word_bytes..(word + left) * word_bytes, skip: 0, shift, left }
+                let bytes = word * word_bytes..(word + left) * word_bytes;
+                Place { row, column, bytes, skip: 0, shift, left }
             }
             Codes::Words { bits } => {
                 let each = u64::from(32 / bits.max(1));
                 let begin = (row / each * columns + column) * 4;
-                Place { bytes: begin..begin + left * 4, skip: 0, shift: (row % each) as u32 * bits, left }
+                let shift = (row % each) as u32 * bits;
+                Place { row, column, bytes: begin..begin + left * 4, skip: 0, shift, left }
             }
             _ => {
                 let row_bytes = match self.weight.codes {
@@ -155,35 +212,53 @@ impl Rows {
                 };
                 let begin = row * row_bytes + column / unit_values * unit_bytes;
                 let end = row * row_bytes + columns.div_ceil(unit_values) * unit_bytes;
-                Place { bytes: begin..end, skip: (column % unit_values) as usize, shift: 0, left }
+                let skip = (column % unit_values) as usize;
+                Place { row, column, bytes: begin..end, skip, shift: 0, left }
             }
         }
     }
 
-    /// The row of the tables for a row, and the columns for columns.
-    fn table_row(&self, row: u64) -> u64 {
-        let weight = &self.weight;
-        let (matrix, row) = (row / weight.rows, row % weight.rows);
-        let group = match (&self.row_list, &weight.row_group) {
-            (Some(list), _) => list.get(row as usize).map_or(0, |group| u64::from(*group)),
-            (None, Group::Of(rows)) => row / (*rows).max(1),
-            (None, Group::Listed(_)) => 0,
-        };
-        matrix * weight.table_rows + group
+    /// The bytes of the first codes of a place.
+    fn span(&self, place: &Place, count: u64) -> Range<u64> {
+        let (unit_bytes, unit_values) = self.alphabet.unit();
+        let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
+        place.bytes.start..place.bytes.start + needed
     }
 
-    /// Reads the codes of some columns of a matrix, so that the columns can be decoded a few at a time.
-    pub fn hold(&self, matrix: u64, columns: &Range<u64>) -> Result<Held> {
-        let (unit_bytes, unit_values) = self.alphabet.unit();
-        let rows = matrix * self.weight.rows..(matrix + 1) * self.weight.rows;
+    /// The row of the tables for a row.
+    fn table_row(&self, row: u64) -> u64 {
+        let (matrix, row) = (row / self.weight.rows, row % self.weight.rows);
+        matrix * self.weight.table_rows + self.row_groups.of(row)
+    }
+
+    /// The columns of the tables for some columns.
+    fn table_columns(&self, columns: &Range<u64>) -> Result<Range<u64>> {
+        let all = self.weight.table_columns;
+        let found = match &self.column_groups {
+            Groups::Of(each) => columns.start / each..columns.end.div_ceil(*each).min(all),
+            Groups::Listed(_) => 0..all,
+        };
+        if found.is_empty() {
+            return Err(Error::corrupt("a value of a weight without a scale"));
+        }
+        Ok(found)
+    }
+
+    /// The column of the tables for a column.
+    pub fn table_column(&self, column: u64) -> u64 {
+        self.column_groups.of(column)
+    }
+
+    /// Reads the codes of some columns of a matrix to `memory`, and their numbers.
+    pub fn hold(&self, matrix: u64, columns: &Range<u64>, memory: Vec<u8>) -> Result<Held> {
+        let weight = &self.weight;
         let mut spans: Vec<Range<u64>> = Vec::new();
-        for row in rows {
+        for row in matrix * weight.rows..(matrix + 1) * weight.rows {
             let mut column = columns.start;
             while column < columns.end {
                 let place = self.place(row, column);
                 let count = place.left.min(columns.end - column).max(1);
-                let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
-                let span = place.bytes.start..place.bytes.start + needed;
+                let span = self.span(&place, count);
                 // Several rows may have their codes in the same words, and most rows follow each other.
                 match spans.last_mut() {
                     Some(last) if (last.start..=last.end).contains(&span.start) => {
@@ -195,106 +270,157 @@ impl Rows {
             }
         }
         spans.sort_unstable_by_key(|span| span.start);
-        let mut held = Held::default();
+        let mut pieces: Vec<(Range<u64>, usize)> = Vec::new();
         for span in spans {
-            match held.pieces.last_mut() {
+            match pieces.last_mut() {
                 Some((last, _)) if span.start <= last.end => last.end = last.end.max(span.end),
-                _ => held.pieces.push((span, 0)),
+                _ => pieces.push((span, 0)),
             }
         }
-        held.codes.reserve(held.pieces.iter().map(|(piece, _)| (piece.end - piece.start) as usize).sum());
-        for (piece, offset) in &mut held.pieces {
-            *offset = held.codes.len();
-            held.codes.resize(*offset + (piece.end - piece.start) as usize, 0);
-            self.codes.read_exact(piece.start, held.codes.get_mut(*offset..).unwrap_or_default())?;
+        let mut codes = memory;
+        codes.resize(pieces.iter().map(|(piece, _)| (piece.end - piece.start) as usize).sum(), 0);
+        let mut rest = codes.as_mut_slice();
+        let bytes = rest.len();
+        for (piece, offset) in &mut pieces {
+            *offset = bytes - rest.len();
+            let (now, after) = rest.split_at_mut((piece.end - piece.start) as usize);
+            self.codes.read_exact(piece.start, now)?;
+            rest = after;
         }
-        Ok(held)
+        let table_rows = matrix * weight.table_rows..(matrix + 1) * weight.table_rows;
+        let table_rows = if table_rows.is_empty() { 0..1 } else { table_rows };
+        let numbers = self.tables.read(table_rows, self.table_columns(columns)?)?;
+        Ok(Held { codes, pieces, numbers })
     }
 
-    /// Decodes whole elements from an element on. Codes that are not `held` are read.
-    pub fn decode(&self, first: u64, out: &mut [u8], held: &Held, known: &mut Known) -> Result<()> {
-        let (each, columns) = (self.to.bytes() as usize, self.weight.columns);
+    /// The held codes of some columns of a row, and the values to leave out at the front.
+    pub fn held_codes<'a>(
+        &self,
+        held: &'a Held,
+        row: u64,
+        columns: &Range<u64>,
+    ) -> Result<(&'a [u8], usize)> {
+        let place = self.place(row, columns.start);
+        let span = self.span(&place, columns.end - columns.start);
+        let found = held.find(&span).ok_or_else(|| Error::invalid("codes that were not read"))?;
+        Ok((found, place.skip))
+    }
+
+    /// Decodes whole elements from an element on.
+    fn decode(&self, first: u64, out: &mut [u8], known: &mut Known) -> Result<()> {
+        let each = self.to.bytes() as usize;
+        let (unit_bytes, unit_values) = self.alphabet.unit();
+        let step = (STEP_BYTES / unit_bytes * unit_values) as u64;
         let mut at = first;
         let mut rest = out;
         while !rest.is_empty() {
-            let (row, column) = (at / columns, at % columns);
-            let place = self.place(row, column);
-            let count = place.left.min((rest.len() / each) as u64).min(STEP);
-            let (unit_bytes, unit_values) = self.alphabet.unit();
-            let needed = (count + place.skip as u64).div_ceil(unit_values as u64) * unit_bytes as u64;
-            let span = place.bytes.start..place.bytes.start + needed;
-            let Known { codes, read, numbers } = known;
-            let found = held.find(&span);
-            if found.is_none() && !(read.start <= span.start && span.end <= read.end) {
+            let place = self.place(at / self.weight.columns, at % self.weight.columns);
+            let values = (rest.len() / each) as u64;
+            let count = place.left.min(values).min(step);
+            let span = self.span(&place, count);
+            if !(known.read.start <= span.start && span.end <= known.read.end) {
                 // Codes of several rows are read at once where they follow each other.
-                let values = ((rest.len() / each) as u64).min(STEP);
-                let more = values.div_ceil(unit_values as u64) * unit_bytes as u64;
+                let more = values.min(step).div_ceil(unit_values as u64) * unit_bytes as u64;
                 let end = span.end.max((span.start + more).min(self.codes.bytes()));
-                codes.resize((end - span.start) as usize, 0);
-                self.codes.read_exact(span.start, codes)?;
-                *read = span.start..end;
+                known.read = 0..0;
+                self.codes.read_exact(span.start, known.codes.sized((end - span.start) as usize))?;
+                known.read = span.start..end;
             }
-            let codes = found.unwrap_or_else(|| {
-                let from = (span.start - read.start) as usize;
-                codes.get(from..from + (span.end - span.start) as usize).unwrap_or_default()
-            });
+            self.know_numbers(&place, count, values, known)?;
+            let Known { codes, read, numbers, products } = known;
+            let until = (span.end - read.start) as usize;
+            let codes = codes.sized(until).get((span.start - read.start) as usize..).unwrap_or_default();
+            let products = products.as_ref().and_then(|(_, products)| products.as_ref());
             let (now, after) = std::mem::take(&mut rest).split_at_mut(count as usize * each);
-            self.decode_row(row, column, &place, codes, numbers, now)?;
+            self.decode_row(&place, codes, numbers, products, now)?;
             at += count;
             rest = after;
         }
         Ok(())
     }
 
-    /// Decodes values of one row, whose codes are known.
+    /// Reads the numbers of the first `count` values of a place, if they are not known, and those of further rows, of
+    /// `values` in all.
+    fn know_numbers(&self, place: &Place, count: u64, values: u64, known: &mut Known) -> Result<()> {
+        let table_row = self.table_row(place.row);
+        let wanted = self.table_columns(&(place.column..place.column + count))?;
+        if !known.numbers.has(table_row, &wanted) {
+            let last = self.table_row(place.row + (place.column + values - 1) / self.weight.columns);
+            let all = self.weight.table_columns;
+            let more = match self.row_groups {
+                Groups::Of(_) => last.saturating_sub(table_row).min(NUMBERS_MAX / all),
+                Groups::Listed(_) => 0,
+            };
+            let wanted = if more > 0 { 0..all } else { wanted };
+            known.numbers = self.tables.read(table_row..table_row + more + 1, wanted)?;
+            // Bytes of compressed-tensors are the numbers plus 128.
+            if self.weight.codes == Codes::Byte {
+                known.numbers.add_to_zeros(128.0);
+            }
+            known.products = None;
+        }
+        if known.products.as_ref().is_none_or(|(row, _)| *row != table_row) {
+            known.products = self.products(place, values, &known.numbers)?;
+        }
+        Ok(())
+    }
+
+    /// The products of codes and the scales of a place, if enough of the next `values` have these.
+    fn products(
+        &self,
+        place: &Place,
+        values: u64,
+        numbers: &Numbers,
+    ) -> Result<Option<(u64, Option<KnownProducts>)>> {
+        let (Groups::Of(row_len), Groups::Of(_)) = (&self.row_groups, &self.column_groups) else {
+            return Ok(None);
+        };
+        let (weight, row) = (&self.weight, place.row % self.weight.rows);
+        let rows = (row_len - row % row_len).min(weight.rows - row);
+        let with_these = values.min(rows.saturating_mul(weight.columns) - place.column);
+        let table_row = self.table_row(place.row);
+        let (scales, zeros) = numbers.row(table_row);
+        let few = KnownProducts::OF_A_GROUP * VALUES_OF_PRODUCT * scales.len() as u64;
+        if zeros.is_some() || weight.divisor != 1.0 || with_these < few {
+            return Ok(None);
+        }
+        let set = InstructionSet::detected();
+        let products = KnownProducts::new(set, &self.alphabet, scales, self.tables.factor, self.to)?;
+        Ok(Some((table_row, products)))
+    }
+
+    /// Decodes values of one row.
     fn decode_row(
         &self,
-        row: u64,
-        column: u64,
         place: &Place,
         codes: &[u8],
-        known: &mut Option<Numbers>,
+        numbers: &Numbers,
+        products: Option<&KnownProducts>,
         out: &mut [u8],
     ) -> Result<()> {
-        let weight = &self.weight;
+        let (weight, column) = (&self.weight, place.column);
         let count = out.len() as u64 / self.to.bytes();
-        let group = match (&self.column_list, &weight.column_group) {
-            (None, Group::Of(columns)) => (*columns).max(1),
-            _ => weight.columns,
-        };
-        let wanted = match &self.column_list {
-            Some(_) => 0..weight.table_columns,
-            None => column / group..((column + count - 1) / group + 1).min(weight.table_columns),
-        };
-        if wanted.is_empty() {
-            return Err(Error::corrupt("a value of a weight without a scale"));
+        let wanted = self.table_columns(&(column..column + count))?;
+        let skip = (wanted.start - numbers.columns().start) as usize;
+        if let (Some(products), Groups::Of(len)) = (products, &self.column_groups) {
+            let (len, first) = (*len as usize, (len - column % len) as usize);
+            return products.decode(InstructionSet::detected(), codes, skip, len, first, out);
         }
-        let table_row = self.table_row(row);
-        let has = |numbers: &Numbers| {
-            numbers.row == table_row
-                && numbers.columns.start <= wanted.start
-                && wanted.end <= numbers.columns.end
-        };
-        if !known.as_ref().is_some_and(has) {
-            let (scales, mut zeros) = self.tables.read(table_row, wanted.start, wanted.end - wanted.start)?;
-            if let Some(zeros) = zeros.as_mut().filter(|_| weight.codes == Codes::Byte) {
-                zeros.iter_mut().for_each(|zero| *zero += 128.0);
-            }
-            *known = Some(Numbers { row: table_row, columns: wanted.clone(), scales, zeros });
-        }
-        let Some(Numbers { columns, scales, zeros, .. }) = known else { return Ok(()) };
-        let skip = (wanted.start - columns.start) as usize;
+        let (scales, zeros) = numbers.row(self.table_row(place.row));
         let gathered = |numbers: &[f32]| -> Option<Vec<f32>> {
-            let list = self.column_list.as_ref()?.get(column as usize..(column + count) as usize)?;
+            let Groups::Listed(list) = &self.column_groups else { return None };
+            let list = list.get(column as usize..(column + count) as usize)?;
             list.iter().map(|group| numbers.get(*group as usize).copied()).collect()
         };
-        let lists = [gathered(scales), zeros.as_deref().and_then(gathered)];
-        let groups = |numbers| match group {
-            1 => Spread::Each(numbers),
-            len => Spread::Groups { len: len as usize, first: (len - column % len) as usize, numbers },
+        let lists = [gathered(scales), zeros.and_then(gathered)];
+        let groups = |numbers| match self.column_groups {
+            Groups::Of(len) if len > 1 => {
+                Spread::Groups { len: len as usize, first: (len - column % len) as usize, numbers }
+            }
+            _ => Spread::Each(numbers),
         };
         let scales = scales.get(skip..).unwrap_or_default();
-        let zeros = zeros.as_ref().map(|zeros| zeros.get(skip..).unwrap_or_default());
+        let zeros = zeros.map(|zeros| zeros.get(skip..).unwrap_or_default());
         let [scale_list, zero_list] = &lists;
         let alphabet = match &self.alphabet {
             Alphabet::Byte { mask, .. } => &Alphabet::Byte { shift: place.shift, mask: *mask },
@@ -327,23 +453,37 @@ fn mask_of(bits: u32) -> u32 {
     (1_u32 << bits.min(31)) - 1
 }
 
+/// Reads a range of bytes by a function that reads whole elements of `each` bytes, from one on.
+pub(super) fn read_elements(
+    each: u64,
+    range: Range<u64>,
+    out: &mut [u8],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let first = range.start / each;
+    if range.start.is_multiple_of(each) && range.end.is_multiple_of(each) {
+        return read(first, out);
+    }
+    let mut whole = vec![0; ((range.end.div_ceil(each) - first) * each) as usize];
+    read(first, &mut whole)?;
+    let skip = (range.start - first * each) as usize;
+    if let Some(part) = whole.get(skip..skip + out.len()) {
+        out.copy_from_slice(part);
+    }
+    Ok(())
+}
+
 impl Computed for Rows {
     fn bytes(&self) -> u64 {
         self.weight.shape.elements().saturating_mul(self.to.bytes())
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
-        let each = self.to.bytes();
-        if range.start.is_multiple_of(each) && range.end.is_multiple_of(each) {
-            return self.decode(range.start / each, out, &Held::default(), &mut Known::default());
-        }
-        let first = range.start / each;
-        let mut whole = vec![0; ((range.end.div_ceil(each) - first) * each) as usize];
-        self.decode(first, &mut whole, &Held::default(), &mut Known::default())?;
-        let skip = (range.start - first * each) as usize;
-        if let Some(part) = whole.get(skip..skip + out.len()) {
-            out.copy_from_slice(part);
-        }
-        Ok(())
+        // Taken, not borrowed: the codes may themselves be computed.
+        let mut known = Known { codes: CODES.take(), ..Known::default() };
+        let read =
+            read_elements(self.to.bytes(), range, out, |first, out| self.decode(first, out, &mut known));
+        CODES.set(known.codes);
+        read
     }
 }

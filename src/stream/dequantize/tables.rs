@@ -1,5 +1,7 @@
 //! The tables of a weight: scales and zero points.
 
+use std::ops::Range;
+
 use crate::codec::dequantize::Alphabet;
 use crate::format::files::safetensors::{Scales, Weight, Zeros};
 use crate::model::{Dtype, Error, Result};
@@ -16,6 +18,60 @@ pub(super) struct Tables {
     zeros: Option<Table>,
     /// Multiplies all values.
     pub factor: f32,
+}
+
+/// The numbers in some rows and columns of the tables.
+#[derive(Default)]
+pub(super) struct Numbers {
+    rows: Range<u64>,
+    columns: Range<u64>,
+    /// Row by row.
+    scales: Vec<f32>,
+    zeros: Option<Vec<f32>>,
+}
+
+impl Numbers {
+    pub fn has(&self, row: u64, columns: &Range<u64>) -> bool {
+        self.rows.contains(&row) && self.columns.start <= columns.start && columns.end <= self.columns.end
+    }
+
+    pub fn columns(&self) -> &Range<u64> {
+        &self.columns
+    }
+
+    /// The scales in a row, and the zero points if the weight has them.
+    pub fn row(&self, row: u64) -> (&[f32], Option<&[f32]>) {
+        let width = (self.columns.end - self.columns.start) as usize;
+        let from = row.saturating_sub(self.rows.start) as usize * width;
+        let part = from..from + width;
+        let zeros = self.zeros.as_ref().map(|zeros| zeros.get(part.clone()).unwrap_or_default());
+        (self.scales.get(part.clone()).unwrap_or_default(), zeros)
+    }
+
+    /// The same of a column, from one of the rows on.
+    pub fn column(&self, column: u64, first: u64, scales: &mut Vec<f32>, zeros: &mut Vec<f32>) {
+        let width = (self.columns.end - self.columns.start).max(1) as usize;
+        let from = first as usize * width + column.saturating_sub(self.columns.start) as usize;
+        for (to, all) in [(scales, Some(&self.scales)), (zeros, self.zeros.as_ref())] {
+            let all = all.and_then(|all| all.get(from..)).unwrap_or_default();
+            to.clear();
+            to.extend(all.iter().step_by(width));
+        }
+    }
+
+    pub fn has_zeros(&self) -> bool {
+        self.zeros.is_some()
+    }
+
+    pub fn add_to_zeros(&mut self, number: f32) {
+        self.zeros.iter_mut().flatten().for_each(|zero| *zero += number);
+    }
+
+    /// Bytes of memory.
+    pub fn memory(&self) -> usize {
+        let zeros = self.zeros.as_ref().map_or(0, Vec::capacity);
+        (self.scales.capacity() + zeros) * size_of::<f32>()
+    }
 }
 
 /// A stored table of numbers.
@@ -92,15 +148,34 @@ impl Tables {
         Ok(Tables { scales, zeros, factor })
     }
 
-    /// The scales in a row of the table, and the zero points if the weight has them.
-    pub fn read(&self, row: u64, first: u64, count: u64) -> Result<(Vec<f32>, Option<Vec<f32>>)> {
-        let zeros = self.zeros.as_ref().map(|zeros| zeros.read(row, first, count)).transpose()?;
-        Ok((self.scales.read(row, first, count)?, zeros))
+    /// The numbers in some rows and columns.
+    pub fn read(&self, rows: Range<u64>, columns: Range<u64>) -> Result<Numbers> {
+        let zeros = self.zeros.as_ref().map(|zeros| zeros.read(&rows, &columns)).transpose()?;
+        let scales = self.scales.read(&rows, &columns)?;
+        Ok(Numbers { rows, columns, scales, zeros })
+    }
+
+    /// Bytes of memory that a number takes, or a number of each table.
+    pub fn bytes_of_number(&self) -> u64 {
+        (1 + u64::from(self.zeros.is_some())) * size_of::<f32>() as u64
     }
 }
 
 impl Table {
-    fn read(&self, row: u64, first: u64, count: u64) -> Result<Vec<f32>> {
+    fn read(&self, rows: &Range<u64>, columns: &Range<u64>) -> Result<Vec<f32>> {
+        let count = columns.end - columns.start;
+        let is_contiguous = matches!(self.kind, Kind::Plain | Kind::Divided(_) | Kind::Nested { .. });
+        if is_contiguous && count == self.columns {
+            return self.read_row(rows.start, columns.start, count.saturating_mul(rows.end - rows.start));
+        }
+        let mut numbers = Vec::new();
+        for row in rows.clone() {
+            numbers.extend(self.read_row(row, columns.start, count)?);
+        }
+        Ok(numbers)
+    }
+
+    fn read_row(&self, row: u64, first: u64, count: u64) -> Result<Vec<f32>> {
         match &self.kind {
             Kind::Plain => self.numbers(row * self.columns + first, count),
             Kind::Divided(by) => {
