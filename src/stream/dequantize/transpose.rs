@@ -22,7 +22,7 @@ use crate::stream::dequantize::rows::{Groups, Held, Rows, read_elements};
 const HELD_BYTES: u64 = 32 << 20;
 /// Bytes that are kept. Those of at least one piece are.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// Most rows of a weight, of which each takes memory for its place. Layers of models have less than 2^18.
+/// Most rows of a weight and of its tables, of which each takes memory. Layers of models have less than 2^18.
 const ROWS_MAX: u64 = 1 << 22;
 /// Bytes of shown codes that are made at a time, unless one shown row has more.
 const SHOWN_BYTES: usize = 256 << 10;
@@ -117,10 +117,13 @@ impl Drop for Exchanged {
 }
 
 impl Exchanged {
-    /// Fails with `NotSupported` for more than 2^22 rows, and for codes of which no model has such weights.
+    /// Fails with `NotSupported` for more than 2^22 rows of codes or of scales, and for codes of which no model has such
+    /// weights.
     pub fn new(rows: Rows) -> Result<Exchanged> {
-        if rows.weight().rows > ROWS_MAX {
-            return Err(Error::unsupported("a transposed weight of more than 2^22 rows of codes"));
+        if rows.weight().rows.max(rows.weight().table_rows) > ROWS_MAX {
+            return Err(Error::unsupported(
+                "a transposed weight of more than 2^22 rows of codes or of scales",
+            ));
         }
         let (alphabet, bits) = match rows.weight().codes {
             Codes::E2m1 => (Alphabet::e2m1(), 4),
