@@ -1,6 +1,7 @@
 //! The versions that a collection has (`store/versions/mod.rs`): their files, and the file `version.toml` of each.
 
-use std::collections::HashMap;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use crate::format::snapshot::manifest::FileKind;
@@ -8,10 +9,11 @@ use crate::format::version::VersionDifference;
 use crate::format::version_description::Description;
 use crate::model::{CollectionName, Error, Result};
 use crate::store::disk::{Disk, FileAttributes, Identity, Open, replace_file};
+use crate::store::link_candidates::data_number;
 use crate::store::log::LOG_NAME;
 use crate::store::object::factors::FACTOR_FILE;
 use crate::store::object::links::DELTA_FILE;
-use crate::store::push_file::{Line as PushLine, parse as parse_push, push_text};
+use crate::store::push_file::{parse as parse_push, push_text};
 use crate::store::space::files::payload_name;
 use crate::store::version_disk::{
     DIFFERENCE, DRAFT, PACKED, VERSIONS, is_payload_name, number_of, read_head, version_name,
@@ -108,6 +110,7 @@ pub(in crate::store) struct Stored {
     pub name: String,
     pub is_difference: bool,
     pub attributes: FileAttributes,
+    /// The space that it takes, in bytes.
     pub bytes: u64,
 }
 
@@ -123,7 +126,8 @@ pub(in crate::store) fn stored(disk: &dyn Disk, directory: &str) -> Result<Vec<S
             continue;
         }
         let file = disk.open(&format!("{directory}/{}", entry.name), Open::Read).map_err(failed)?;
-        let (attributes, bytes) = (file.attributes().map_err(failed)?, file.len().map_err(failed)?);
+        let attributes = file.attributes().map_err(failed)?;
+        let bytes = attributes.space(file.len().map_err(failed)?);
         found.insert(name.clone(), Stored { name, is_difference, attributes, bytes });
     }
     let mut found: Vec<Stored> = found.into_values().collect();
@@ -163,8 +167,45 @@ impl Names {
     }
 }
 
-/// The versions of a collection, the oldest first. Needs no open store.
-pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Version>> {
+/// The data files that the present state of a collection has.
+struct Present<'a> {
+    disk: &'a dyn Disk,
+    place: CollectionName<'a>,
+    /// All of them, once one is looked for that does not have the name that versions have.
+    all: OnceCell<HashSet<Identity>>,
+}
+
+impl<'a> Present<'a> {
+    fn new(disk: &'a dyn Disk, place: CollectionName<'a>) -> Present<'a> {
+        Present { disk, place, all: OnceCell::new() }
+    }
+
+    /// Whether it has a file of a version.
+    fn has(&self, file: &Stored) -> bool {
+        if data_number(&file.name).is_none() {
+            return false;
+        }
+        let identity = file.attributes.identity;
+        let named = self.attributes(&file.name);
+        named.is_some_and(|named| named.identity == identity)
+            || identity.is_some_and(|identity| self.all.get_or_init(|| self.identities()).contains(&identity))
+    }
+
+    fn attributes(&self, name: &str) -> Option<FileAttributes> {
+        let opened = self.disk.open(&format!("{}/data/{name}", self.place), Open::Read);
+        opened.and_then(|file| file.attributes()).ok()
+    }
+
+    fn identities(&self) -> HashSet<Identity> {
+        let listed = self.disk.list(&format!("{}/data", self.place)).unwrap_or_default();
+        listed.iter().filter_map(|file| self.attributes(&file.name)?.identity).collect()
+    }
+}
+
+/// The numbers of the versions of a collection, ascending, with the bytes that each takes beside the present state and the
+/// later ones. A file that another collection has too counts here as well, as those of two present states do: so no number
+/// depends on another collection.
+fn bytes_of_each(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<(u64, u64)>> {
     let (mut names, mut files) = (Names::default(), Vec::new());
     for number in numbers(disk, place)? {
         match stored(disk, &directory(place, number)) {
@@ -177,50 +218,59 @@ pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Ver
             Err(error) => return Err(error),
         }
     }
-    let pushes = push_text(disk, &place.to_string());
-    let pushes = pushes.inspect_err(|error| log::warn!("the pushes of {place} are not known: {error}"));
-    let pushes = pushes.unwrap_or_default();
-    let (mut seen, mut found) = (HashMap::new(), Vec::new());
+    let present = Present::new(disk, place);
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
     for (number, stored) in files.into_iter().rev() {
         let path = format!("{}/{LOG_NAME}", directory(place, number));
-        let log = disk.open(&path, Open::Read);
-        let log = log.or_else(|_| disk.open(&format!("{path}{PACKED}"), Open::Read));
+        let log = disk.open(&format!("{path}{PACKED}"), Open::Read);
+        let log = log.or_else(|_| disk.open(&path, Open::Read));
         let mut bytes = log.and_then(|log| log.len()).unwrap_or(0);
         for stored in &stored {
-            let is_first =
-                stored.attributes.identity.is_none_or(|identity| seen.insert(identity, ()).is_none());
-            if is_first && !names.is_held_elsewhere(&stored.attributes) {
+            let is_first = stored.attributes.identity.is_none_or(|identity| seen.insert(identity));
+            let is_elsewhere = || names.is_held_elsewhere(&stored.attributes) && present.has(stored);
+            if is_first && !is_elsewhere() {
                 bytes += stored.bytes;
             }
         }
-        // The version reads without it.
-        let described = read_description(disk, &directory(place, number));
-        let described = described.inspect_err(|error| log::warn!("version {number} of {place}: {error}"));
-        let described = described.unwrap_or_default();
-        let Description { created_at, bytes: logical, changed, state, .. } = described;
-        let pushed = pushed_as(&pushes, &state);
-        found.push(Version { number, created_at, bytes: logical, stored: bytes, changed, pushed });
+        found.push((number, bytes));
     }
     found.reverse();
     Ok(found)
 }
 
-/// Bytes that the versions of a collection take beside its present state; `None` if there are none.
-pub(in crate::store) fn bytes_of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Option<u64>> {
-    let versions = versions_on(disk, place)?;
-    Ok((!versions.is_empty()).then(|| versions.iter().map(|version| version.stored).sum()))
+/// The versions of a collection, the oldest first. Needs no open store.
+pub fn versions_on(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Vec<Version>> {
+    let pushes = push_text(disk, &place.to_string());
+    let pushes = pushes.inspect_err(|error| log::warn!("the pushes of {place} are not known: {error}"));
+    let pushes = pushed_as(&pushes.unwrap_or_default());
+    let described = |(number, stored): (u64, u64)| {
+        // The version reads without it.
+        let described = read_description(disk, &directory(place, number));
+        let described = described.inspect_err(|error| log::warn!("version {number} of {place}: {error}"));
+        let Description { created_at, bytes, changed, state, .. } = described.unwrap_or_default();
+        let pushed = pushes.get(&state).cloned().unwrap_or_default();
+        Version { number, created_at, bytes, stored, changed, pushed }
+    };
+    Ok(bytes_of_each(disk, place)?.into_iter().map(described).collect())
 }
 
-/// The snapshots of a state that pushes are noted of.
-fn pushed_as(pushes: &str, state: &[u8; 32]) -> Vec<PushedAs> {
-    let of_state = pushes.lines().filter_map(parse_push);
-    let of_state = of_state.filter(|line| line.push.snapshot > 0 && line.push.state == *state);
-    let made = |line: PushLine<'_>| PushedAs {
-        remote: line.remote.to_owned(),
-        collection: line.named.to_owned(),
-        snapshot: line.push.snapshot,
-    };
-    of_state.map(made).collect()
+/// Bytes that the versions of a collection take beside its present state; `None` if there are none.
+pub(in crate::store) fn bytes_of_versions(disk: &dyn Disk, place: CollectionName<'_>) -> Result<Option<u64>> {
+    let each = bytes_of_each(disk, place)?;
+    Ok((!each.is_empty()).then(|| each.iter().map(|(_, bytes)| bytes).sum()))
+}
+
+/// The snapshots that pushes are noted of, by their states.
+fn pushed_as(pushes: &str) -> HashMap<[u8; 32], Vec<PushedAs>> {
+    let mut found: HashMap<[u8; 32], Vec<PushedAs>> = HashMap::new();
+    for line in pushes.lines().filter_map(parse_push).filter(|line| line.push.snapshot > 0) {
+        found.entry(line.push.state).or_default().push(PushedAs {
+            remote: line.remote.to_owned(),
+            collection: line.named.to_owned(),
+            snapshot: line.push.snapshot,
+        });
+    }
+    found
 }
 
 /// The head of the difference that a file of a version is stored as, if it is.

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use serde_json::Value;
 use support::{
-    Place, Random, answer, container_of, fsck, put, refused, run as run_tierfs, tierfs, usage, wait_until,
+    Mounted, Place, Random, answer, container_of, fsck, put, refused, run as run_tierfs, tierfs, usage,
+    wait_until,
 };
 
 use crate::versions::{NAME, Run, allocated};
@@ -54,6 +56,69 @@ fn a_version_that_is_open_stays_with_a_note_until_it_is_closed() {
     fsck(&run.place.store());
 }
 
+/// Removes a large file, and waits until the present state has given up its data file.
+fn remove_present(place: &Place, mounted: &Mounted, collection: &str, name: &str) {
+    fs::remove_file(mounted.path(collection).join(name)).unwrap();
+    let data = place.store().join(collection).join("data");
+    wait_until("the present state has given up the file", || {
+        put(&mounted.path(".ctl/sync"), "now").unwrap();
+        let mut files = data.read_dir().unwrap();
+        !files.any(|entry| entry.unwrap().metadata().unwrap().len() > 1_000_000)
+    });
+}
+
+#[test]
+fn holes_of_a_file_take_no_space_of_a_version() {
+    let place = Place::new();
+    let bytes = Random(6).bytes(300_000);
+    let sparse = fs::File::create(place.write("in/sparse.bin", [])).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    sparse.write_all_at(&bytes, 32 << 20).unwrap();
+    place.import("run/policy", &[&place.path("in")], &["--previous"]);
+    let mounted = place.mount(&[]);
+    remove_present(&place, &mounted, "run/policy", "sparse.bin");
+    let stored = usage(&mounted, "run/policy")[2];
+    assert!((300_000..700_000).contains(&stored), "{stored}");
+    let log = run_tierfs([Path::new("log"), &place.store(), Path::new("run/policy"), Path::new("--json")]);
+    let row = &log.json()[0];
+    let (logical, space) = (row["bytes"].as_u64().unwrap(), row["bytes_stored"].as_u64().unwrap());
+    assert!(logical == 64 << 20 && space == stored, "{row}, and {stored} in the quota");
+    let found = fs::read(mounted.path("run/policy/.as/@1/sparse.bin")).unwrap();
+    assert!(found == fs::read(place.path("in/sparse.bin")).unwrap());
+    mounted.unmount();
+    fsck(&place.store());
+}
+
+#[test]
+fn a_file_that_two_collections_have_counts_in_each_until_that_one_has_it_no_more() {
+    let run = Run::random(1);
+    let bytes = fs::metadata(run.step(1)).unwrap().len();
+    for collection in ["run/policy", "run/other"] {
+        run.place.import(collection, &[&run.prepare(1)], &["--previous"]);
+    }
+    let number = |place: &Path| {
+        let data = fs::read_dir(place.join("data")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+        data.filter(|file| file.len() > 1_000_000).map(|file| file.ino()).collect::<Vec<_>>()
+    };
+    let store = run.place.store();
+    assert_eq!(number(&store.join("run/policy")), number(&store.join("run/other")), "they share it");
+    let mounted = run.place.mount(&[]);
+    let has = |collection: &str| usage(&mounted, collection)[2] >= bytes;
+    let counts = || (has("run/policy"), has("run/other"), usage(&mounted, "run")[2] / bytes);
+    assert_eq!(counts(), (true, true, 2));
+    // Only its version has it, and the other's present state and version.
+    remove_present(&run.place, &mounted, "run/policy", NAME);
+    assert_eq!(counts(), (true, true, 2));
+    // Only versions have it.
+    remove_present(&run.place, &mounted, "run/other", NAME);
+    assert_eq!(counts(), (true, true, 2));
+    fs::remove_dir_all(mounted.path("run/policy")).unwrap();
+    assert_eq!((has("run/other"), usage(&mounted, "run")[2] / bytes), (true, 1));
+    fs::remove_dir_all(mounted.path("run/other")).unwrap();
+    assert_eq!(usage(&mounted, "run")[2], 0);
+    mounted.unmount();
+}
+
 #[test]
 fn bytes_that_only_versions_have_count_at_once_and_copies_before_they_are_made() {
     let run = Run::random(2);
@@ -62,15 +127,7 @@ fn bytes_that_only_versions_have_count_at_once_and_copies_before_they_are_made()
     let policy = mounted.path("run/policy");
     let [_, bytes, _] = usage(&mounted, "run/policy");
     put(&policy.join(".ctl/quota"), &format!("stored={}", bytes + 100_000)).unwrap();
-    fs::remove_file(policy.join(NAME)).unwrap();
-    wait_until("the present state has given up the file", || {
-        put(&mounted.path(".ctl/sync"), "now").unwrap();
-        !run.place
-            .path("store/run/policy/data")
-            .read_dir()
-            .unwrap()
-            .any(|entry| entry.unwrap().metadata().unwrap().len() > 1_000_000)
-    });
+    remove_present(&run.place, &mounted, "run/policy", NAME);
     assert_eq!(usage(&mounted, "run/policy")[1], bytes - fs::metadata(run.step(1)).unwrap().len());
     assert!(
         usage(&mounted, "run/policy")[2] >= bytes,

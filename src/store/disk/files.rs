@@ -338,6 +338,7 @@ impl File for SystemFile {
             links: found.nlink(),
             identity: Some((found.dev(), found.ino())),
             modified: Some(modified),
+            allocated: Some(found.blocks().saturating_mul(512)),
         })
     }
 

@@ -163,11 +163,20 @@ pub struct FileAttributes {
     pub identity: Option<Identity>,
     /// Time of its last modification, in nanoseconds since 1970; `None` if the disk cannot tell.
     pub modified: Option<i64>,
+    /// Bytes of space that it takes, which holes do not; `None` if the disk cannot tell.
+    pub allocated: Option<u64>,
+}
+
+impl FileAttributes {
+    /// The space that a file of this length takes for its bytes: neither holes nor the rest of its last unit count.
+    pub fn space(&self, len: u64) -> u64 {
+        self.allocated.map_or(len, |allocated| allocated.min(len))
+    }
 }
 
 impl Default for FileAttributes {
     fn default() -> FileAttributes {
-        FileAttributes { links: 1, identity: None, modified: None }
+        FileAttributes { links: 1, identity: None, modified: None, allocated: None }
     }
 }
 

@@ -139,9 +139,9 @@ impl Collection {
 pub struct Shared {
     /// Their number.
     pub files: u64,
-    /// Their bytes.
+    /// The space that they take, in bytes.
     pub bytes: u64,
-    /// The saved bytes: of a file with n names, one n-th of its length for each further name.
+    /// The saved bytes: of a file with n names, one n-th of its space for each further name.
     pub saved: u64,
 }
 
@@ -150,10 +150,11 @@ impl Shared {
     pub(in crate::store) fn count(&mut self, file: &dyn File, versions: &Names) {
         let (Ok(attributes), Ok(len)) = (file.attributes(), file.len()) else { return };
         let links = attributes.links.saturating_sub(versions.number(&attributes));
+        let bytes = attributes.space(len);
         if links > 1 {
             self.files += 1;
-            self.bytes += len;
-            self.saved += len - len / links;
+            self.bytes += bytes;
+            self.saved += bytes - bytes / links;
         }
     }
 }
