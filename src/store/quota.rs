@@ -259,13 +259,21 @@ impl Meter {
         }
     }
 
-    /// Counts versions, here and above, if they may decide whether so much more fits.
-    fn count_versions_for(&self, more: Use) {
-        if more.stored > 0 && self.counts.lock().limits.stored.is_some() {
+    /// Counts versions, here and above, whose bytes a limit depends on. That takes a look at each of their files, so a thread
+    /// does it before it takes a lock that others wait for: a reservation that grows goes by the last count.
+    pub fn count_for_limits(&self) {
+        if self.counts.lock().limits.stored.is_some() {
             self.count_versions();
         }
         if let Some(above) = &self.above {
-            above.count_versions_for(more);
+            above.count_for_limits();
+        }
+    }
+
+    /// [`count_for_limits`](Self::count_for_limits), if so much more has stored bytes.
+    fn counted_for(&self, more: Use) {
+        if more.stored > 0 {
+            self.count_for_limits();
         }
     }
 
@@ -277,7 +285,7 @@ impl Meter {
     /// The room that the limits here and above leave.
     pub fn room(&self) -> Room {
         let mut room = Room::default();
-        self.count_versions_for(Use::exact(1));
+        self.count_for_limits();
         let used = self.counts.lock().there();
         let mut meter = Some(self);
         while let Some(Meter { counts, above, .. }) = meter {
@@ -301,7 +309,7 @@ impl Meter {
 
     /// `Quota` if `more` exceeds a limit here or above.
     pub fn check(&self, more: Use) -> Result<()> {
-        self.count_versions_for(more);
+        self.counted_for(more);
         self.check_counted(more)
     }
 
@@ -312,6 +320,7 @@ impl Meter {
 
     /// Reserves `more`. `Quota` if that exceeds a limit here or above.
     pub fn reserve(self: &Arc<Self>, more: Use) -> Result<Reserved> {
+        self.counted_for(more);
         let mut reserved = Reserved { meter: self.clone(), held: Use::default() };
         reserved.set(more)?;
         Ok(reserved)
@@ -390,12 +399,10 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Changes the reserved amount. `Quota` if that exceeds a limit; the reservation then stays as it
-    /// was.
+    /// Changes the reserved amount, without I/O: versions count as they did at the last [`Meter::count_for_limits`]. `Quota` if that
+    /// exceeds a limit; the reservation then stays as it was.
     pub fn set(&mut self, wanted: Use) -> Result<()> {
-        let more = wanted.without(self.held);
-        self.meter.count_versions_for(more);
-        self.meter.take(more)?;
+        self.meter.take(wanted.without(self.held))?;
         self.meter.give_back(self.held.without(wanted));
         self.held = wanted;
         Ok(())
@@ -410,8 +417,33 @@ impl Drop for Reserved {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
+    use parking_lot::Mutex;
+
     use super::{Limits, Meter, Room, Use};
     use crate::model::ErrorKind;
+
+    #[test]
+    fn a_reservation_grows_while_another_thread_counts_versions() {
+        let meter = Meter::new("t/a", None, Limits { stored: Some(100), ..Limits::default() });
+        let ((begun, begins), (end, ends)) = (channel(), channel());
+        let ends = Mutex::new(ends);
+        meter.has_versions_counted_by(Box::new(move || {
+            begun.send(()).unwrap();
+            ends.lock().recv().unwrap();
+            Ok(Some(60))
+        }));
+        let mut held = meter.reserve(Use::default()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| meter.count_for_limits());
+            begins.recv().unwrap();
+            held.set(Use::exact(30)).unwrap();
+            end.send(()).unwrap();
+        });
+        assert_eq!(held.set(Use::exact(41)).unwrap_err().kind(), ErrorKind::Quota);
+        held.set(Use::exact(40)).unwrap();
+    }
 
     #[test]
     fn limits_round_trip_and_invalid_ones_are_refused() {

@@ -68,7 +68,7 @@ impl OpenFile {
     /// Gives the end of the file the blocks of another, after zeros up to `at` where it is shorter. Returns the number of
     /// bytes: fewer than all where the source has changed, 0 where the file goes on behind `at` or cannot share them.
     pub fn append_blocks(&self, at: u64, blocks: &SharedBlocks) -> Result<u64> {
-        self.check_writable()?;
+        self.may_grow()?;
         let Some((first, range)) = blocks.objects.first() else { return Ok(0) };
         if at < self.bytes() {
             return Ok(0);

@@ -345,7 +345,7 @@ impl OpenFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.check_writable()?;
+        self.may_grow()?;
         let mut layout = self.layout.upgradable_read();
         layout.check()?;
         self.refuse_assembled(&layout)?;
@@ -417,7 +417,7 @@ impl OpenFile {
 
     /// [`truncate`](Self::truncate), which adds its changes to `changes`, also those before a failure.
     pub fn truncate_into(&self, bytes: u64, changes: &mut Changes) -> Result<()> {
-        self.check_writable()?;
+        self.may_grow()?;
         let mut layout = self.layout.write();
         layout.check()?;
         let before = layout.bytes();
@@ -644,6 +644,13 @@ impl OpenFile {
 
     pub(super) fn check_writable(&self) -> Result<()> {
         self.collection.check_writable()
+    }
+
+    /// Checks that the file may be written to, and has all counted that a quota of more bytes depends on. The caller does not
+    /// hold the layout.
+    pub(super) fn may_grow(&self) -> Result<()> {
+        self.collection.meter().count_for_limits();
+        self.check_writable()
     }
 }
 
