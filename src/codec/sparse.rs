@@ -18,20 +18,35 @@ pub fn encode_sparse(width: usize, base: &[u8], block: &[u8], bytes_max: usize, 
     debug_assert!(
         base.len() == block.len() && matches!(width, 1 | 2 | 4 | 8) && block.len().is_multiple_of(width)
     );
+    // An array of a known length is compared as one number.
+    match width {
+        2 => encode_elements::<2>(base, block, bytes_max, out),
+        4 => encode_elements::<4>(base, block, bytes_max, out),
+        8 => encode_elements::<8>(base, block, bytes_max, out),
+        _ => encode_elements::<1>(base, block, bytes_max, out),
+    }
+}
+
+fn encode_elements<const WIDTH: usize>(
+    base: &[u8],
+    block: &[u8],
+    bytes_max: usize,
+    out: &mut Vec<u8>,
+) -> bool {
     let (begin, mut equal) = (out.len(), 0_u64);
     for (old, new) in base.chunks(STEP).zip(block.chunks(STEP)) {
         if old == new {
-            equal += (old.len() / width) as u64;
+            equal += (old.len() / WIDTH) as u64;
             continue;
         }
-        for (old, new) in old.chunks_exact(width).zip(new.chunks_exact(width)) {
+        for (old, new) in old.as_chunks::<WIDTH>().0.iter().zip(new.as_chunks::<WIDTH>().0) {
             if old == new {
                 equal += 1;
                 continue;
             }
             put_varint(out, equal);
             let difference = number(new).wrapping_sub(number(old));
-            let signed = signed(difference, width);
+            let signed = signed(difference, WIDTH);
             put_varint(out, ((signed << 1) ^ (signed >> 63)) as u64);
             equal = 0;
         }
@@ -41,6 +56,21 @@ pub fn encode_sparse(width: usize, base: &[u8], block: &[u8], bytes_max: usize, 
         }
     }
     true
+}
+
+/// The number of elements of 1, 2, 4 or 8 bytes in which `block` differs from `base`; of each only whole elements count.
+pub fn changed_elements(width: usize, base: &[u8], block: &[u8]) -> usize {
+    match width {
+        2 => count::<2>(base, block),
+        4 => count::<4>(base, block),
+        8 => count::<8>(base, block),
+        _ => count::<1>(base, block),
+    }
+}
+
+fn count<const WIDTH: usize>(base: &[u8], block: &[u8]) -> usize {
+    let elements = base.as_chunks::<WIDTH>().0.iter().zip(block.as_chunks::<WIDTH>().0);
+    elements.filter(|(old, new)| old != new).count()
 }
 
 /// Turns `block`, which holds the base, into the version that a sparse difference from it encodes.
@@ -103,7 +133,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{add_sparse, encode_sparse};
+    use super::{add_sparse, changed_elements, encode_sparse};
 
     #[test]
     fn the_example_of_the_module_is_what_the_encoder_writes() {
@@ -130,6 +160,8 @@ mod tests {
             add_sparse(width, &payload[1..], &mut found).unwrap();
             prop_assert_eq!(&found, &block);
             prop_assert_eq!(payload.len() == 1, base == block);
+            let changed = base.chunks(width).zip(block.chunks(width)).filter(|(old, new)| old != new).count();
+            prop_assert_eq!(changed_elements(width, base, &block), changed);
         }
 
         #[test]

@@ -596,7 +596,7 @@ impl Client {
                 return Err(Failure::Replaced);
             }
             let len = answer.meta.size;
-            let bytes = answer.into_stream().map_ok(Part::Bytes).map_err(Failure::from);
+            let bytes = body::parts(answer).map_ok(Part::Bytes);
             Ok::<_, Failure>(stream::once(async move { Ok(Part::Len(len)) }).chain(bytes))
         };
         Ok(stream::once(request).try_flatten().boxed())

@@ -205,7 +205,7 @@ impl Previous {
         }
         let bases: Vec<(Piece, &[u8])> =
             bases.iter().map(|(piece, bytes)| (*piece, bytes.as_slice())).collect();
-        let stored = encode(raw, &found.stretches, &bases, bytes_max)?;
+        let stored = encode(raw, part.digest, &found.stretches, &bases, bytes_max)?;
         Ok(stored.map(|stored| (stored, found)))
     }
 

@@ -27,16 +27,17 @@ pub struct Difference {
     changes: usize,
 }
 
-/// The stored bytes of a piece with the bytes `raw`, as a difference: its stretches have indexes into `bases`, each a
-/// piece and its bytes. `None` if they would be more than `bytes_max`.
+/// The stored bytes of a piece with the bytes `raw` and their BLAKE3, as a difference: its stretches have indexes into
+/// `bases`, each a piece and its bytes. `None` if they would be more than `bytes_max`.
 pub fn encode(
     raw: &[u8],
+    digest: [u8; 32],
     stretches: &[BaseStretch],
     bases: &[(Piece, &[u8])],
     bytes_max: usize,
 ) -> Result<Option<Vec<u8>>> {
     let head = DifferenceHead {
-        digest: *blake3::hash(raw).as_bytes(),
+        digest,
         bases: bases.iter().map(|(piece, _)| *piece).collect(),
         stretches: stretches.to_vec(),
     };
@@ -261,12 +262,13 @@ mod tests {
         ) {
             let (bases, stretches, raw) = example(&parts, seed);
             let pieces: Vec<(Piece, &[u8])> = bases.iter().map(|base| (piece(base), base.as_slice())).collect();
-            let stored = encode(&raw, &stretches, &pieces, usize::MAX >> 3).unwrap().unwrap();
+            let digest = *blake3::hash(&raw).as_bytes();
+            let stored = encode(&raw, digest, &stretches, &pieces, usize::MAX >> 3).unwrap().unwrap();
             let difference = Difference::parse(&stored, raw.len() as u32).unwrap();
             prop_assert_eq!(difference.bases().len(), 2);
             prop_assert!(difference.apply(&bases).unwrap() == raw);
             prop_assert!(Difference::parse(&stored, raw.len() as u32 + 1).is_err());
-            prop_assert!(encode(&raw, &stretches, &pieces, stored.len() - 1).unwrap().is_none());
+            prop_assert!(encode(&raw, digest, &stretches, &pieces, stored.len() - 1).unwrap().is_none());
             let other = [bases[0].iter().map(|byte| byte ^ 1).collect(), bases[1].clone()];
             let uses_first = stretches.iter().any(|stretch| stretch.base.is_some_and(|(base, _)| base == 0));
             match difference.apply(&other) {
