@@ -8,7 +8,7 @@ use crate::format::snapshot::manifest::FileKind;
 use crate::format::version::VersionDifference;
 use crate::format::version_description::Description;
 use crate::model::{CollectionName, Error, Result};
-use crate::store::disk::{Disk, FileAttributes, Identity, Open, replace_file};
+use crate::store::disk::{Disk, FileAttributes, Identity, Open, replace_file, write_new};
 use crate::store::link_candidates::data_number;
 use crate::store::log::LOG_NAME;
 use crate::store::object::factors::FACTOR_FILE;
@@ -65,6 +65,17 @@ pub(in crate::store) fn read_description(disk: &dyn Disk, directory: &str) -> Re
     let mut text = vec![0; len as usize];
     file.read_exact_at(&mut text, 0).map_err(failed)?;
     Description::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(path))
+}
+
+/// Writes the description of a version that is being made. The name is durable once the directory is synced.
+pub(in crate::store) fn create_description(
+    disk: &dyn Disk,
+    directory: &str,
+    new: &Description,
+) -> Result<()> {
+    let path = format!("{directory}/{NAME}");
+    let written = write_new(disk, &path, new.to_text().as_bytes()).and_then(|file| file.sync_data());
+    written.map_err(|error| Error::io(format!("writing {path}"), error))
 }
 
 /// Replaces the description of the version in `directory`, durably.

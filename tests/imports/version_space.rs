@@ -119,6 +119,73 @@ fn a_file_that_two_collections_have_counts_in_each_until_that_one_has_it_no_more
     mounted.unmount();
 }
 
+/// The bytes of the differences that a read of a file of a version goes through.
+fn chain(versions: &Path, number: u64, name: &str) -> u64 {
+    let path = versions.join(number.to_string()).join(name);
+    let Ok(difference) = fs::read(path.with_extension("difference")) else { return 0 };
+    let next = u64::from_le_bytes(difference[8..16].try_into().unwrap());
+    let mut bases = &difference[44..];
+    let longest = (0..u16::from_le_bytes([difference[6], difference[7]])).map(|_| {
+        let (base, rest) = bases[1..].split_at(usize::from(bases[0]));
+        bases = rest;
+        chain(versions, next, std::str::from_utf8(base).unwrap())
+    });
+    longest.max().unwrap_or(0) + difference.len() as u64
+}
+
+#[test]
+fn a_read_goes_through_differences_of_half_the_bytes_at_most_whatever_versions_went() {
+    let run = Run { place: Place::new() };
+    let mut random = Random(8);
+    let bytes = container_of(&mut random, &[("w", 300_000), ("v", 40_000)]);
+    for step in 1..=13 {
+        let mut bytes = bytes.clone();
+        let begin = bytes.len() - 1_360_000;
+        bytes[begin..].chunks_mut(4).step_by(12).for_each(|one| one.copy_from_slice(&random.bytes(4)));
+        run.place.write(&format!("run/{step}.safetensors"), bytes);
+    }
+    (1..=12).for_each(|step| assert_eq!(run.keep(step, &[]), step));
+    let (store, versions) = (run.place.store(), run.place.path("store/run/policy/versions"));
+    // The file with the tensors, and whether it is there whole.
+    let stored = |number: u64| {
+        let names = support::names(&versions.join(number.to_string())).into_iter();
+        let files = names.filter(|name| name.trim_end_matches(".difference").len() == 16);
+        files
+            .max_by_key(|name| fs::metadata(versions.join(format!("{number}/{name}"))).unwrap().len())
+            .unwrap()
+    };
+    let is_whole = |number: u64| !stored(number).ends_with(".difference");
+    let check = || {
+        for number in run.numbers() {
+            let bytes = chain(&versions, number, stored(number).trim_end_matches(".difference"));
+            assert!(bytes <= 680_500, "version {number} is read through {bytes} bytes of differences");
+        }
+    };
+    check();
+    let keyframe = (1..12).find(|number| is_whole(*number)).unwrap();
+    assert!((3..=8).contains(&keyframe), "version {keyframe} is whole");
+    let remove = |number: u64| {
+        let number = number.to_string();
+        answer(tierfs().arg("rm").arg(&store).args(["run/policy", "--at", &number])).ok();
+        check();
+    };
+    remove(keyframe);
+    let last = keyframe - 1;
+    assert!(is_whole(last), "the version before it is a keyframe now");
+    (1..last).for_each(remove);
+    // Shorter chains on both sides.
+    (keyframe + 2..11).for_each(remove);
+    run.keep(13, &[]);
+    check();
+    assert!(!is_whole(last), "the oldest version is whole, although few differences lead from it");
+    let mounted = run.place.mount(&[]);
+    for number in run.numbers() {
+        run.compare(&mounted, number, number);
+    }
+    mounted.unmount();
+    fsck(&store);
+}
+
 #[test]
 fn bytes_that_only_versions_have_count_at_once_and_copies_before_they_are_made() {
     let run = Run::random(2);

@@ -4,19 +4,19 @@
 //! next version has of the same tensors. The difference is written beside it, durably, before the file goes. Programs
 //! that have the file open keep it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use crate::codec::ladder::Scratch;
+use crate::codec::sparse::changed_elements;
 use crate::format::cursor::Reader;
 use crate::format::version::{CHUNK_BYTES, Stretch, VersionDifference};
 use crate::format::version_description::Description;
-use crate::format::zstandard;
 use crate::model::{CollectionName, Dtype, Error, ErrorKind, Progress, Result};
-use crate::store::disk::{Disk, File, Open, remove_if_present, replace_file};
+use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::log::LOG_NAME;
 use crate::store::pieces::difference::{apply_chunk, encode_chunk, width};
 use crate::store::snapshot::canonical::Canonical;
@@ -25,7 +25,7 @@ use crate::store::snapshot::payloads::CanonicalFile;
 use crate::store::snapshot::stored_objects::{ObjectNames, StoredObjects};
 use crate::store::space::slots::SLOT_ALIGN;
 use crate::store::store::Store;
-use crate::store::version_disk::{DIFFERENCE, DRAFT, PACKED, PACKED_LOG_MAX, VersionDisk, version_name};
+use crate::store::version_disk::{DIFFERENCE, DRAFT, VersionDisk, version_name};
 use crate::store::version_list::{
     Names, Stored, directory, file_name, head_of, numbers, read_description, stored, write_description,
 };
@@ -55,7 +55,7 @@ struct Compared {
     next: StoredObjects,
     disk: VersionDisk,
     /// The longest chain of differences that leads to each file of the earlier version.
-    chains: HashMap<String, Chain>,
+    before: HashMap<String, Chain>,
 }
 
 /// A difference that was made.
@@ -81,13 +81,13 @@ impl Store {
         self.remove_unfinished(place)?;
         let numbers = numbers(&*self.disk, place)?;
         let Some((_, earlier)) = numbers.split_last() else { return Ok(()) };
+        let files = earlier.iter().map(|number| stored(&*self.disk, &directory(place, *number)));
+        let files = files.collect::<Result<Vec<_>>>()?;
         let mut names = Names::default();
-        for number in earlier {
-            names.count(&stored(&*self.disk, &directory(place, *number))?);
-        }
-        for (older, newer) in numbers.iter().zip(numbers.iter().skip(1)) {
+        files.iter().for_each(|files| names.count(files));
+        for ((older, newer), files) in numbers.iter().zip(numbers.iter().skip(1)).zip(files) {
             let neighbours = Neighbours { place, older: *older, newer: *newer };
-            match self.shrink_one(&neighbours, &names, progress) {
+            match self.shrink_one(&neighbours, &files, &names, progress) {
                 Err(error) if !matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::Full) => {
                     log::warn!("{place}: version {older} stays as it is: {error}");
                 }
@@ -97,18 +97,22 @@ impl Store {
         Ok(())
     }
 
-    fn shrink_one(&self, of: &Neighbours<'_>, names: &Names, progress: &dyn Progress) -> Result<()> {
+    fn shrink_one(
+        &self,
+        of: &Neighbours<'_>,
+        files: &[Stored],
+        names: &Names,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let disk = &*self.disk;
         let (own, next) = (directory(of.place, of.older), directory(of.place, of.newer));
         let description = read_description(disk, &own)?;
-        let files = stored(disk, &own)?;
         let may_shrink = |file: &&Stored| {
             !file.is_difference
                 && file.bytes >= BYTES_MIN
                 && !names.is_held_elsewhere(&file.attributes)
                 && !description.keyframes.contains(&file.name)
         };
-        self.pack_log(&own)?;
         let is_counted = read_description(disk, &next)?.changed.is_some();
         if is_counted && !files.iter().any(|file| may_shrink(&file)) {
             return Ok(());
@@ -206,10 +210,12 @@ impl Store {
         let whole: u64 = file.pieces().iter().flatten().map(|stretch| stretch.end - stretch.start).sum();
         let bytes_max = whole / LARGEST_SHARE;
         let Made { head, bytes } = compared.make(of.newer, file, &next, Some((&*to, bytes_max)))?;
-        let chain = compared.chains.get(name).copied().unwrap_or_default();
-        let is_small = bytes <= bytes_max
-            && chain.bytes.saturating_add(bytes) <= whole / LARGEST_CHAIN_SHARE
-            && chain.files < CHAIN_FILES_MAX;
+        let is_small = bytes <= bytes_max && {
+            let chain = Chain { files: 1, bytes }
+                .and(compared.before.get(name).copied().unwrap_or_default())
+                .and(chain_behind(disk, of.place, &head)?);
+            chain.bytes <= whole / LARGEST_CHAIN_SHARE && chain.files <= CHAIN_FILES_MAX
+        };
         let head_bytes = head.to_bytes();
         // The whole file goes only behind a head that can be read, which more than 65,535 bases have not.
         if !is_small || VersionDifference::parse(&head_bytes).ok().as_ref() != Some(&head) {
@@ -277,32 +283,13 @@ impl Store {
         let canonical = self.canonical_version(of.place, of.older)?;
         let names = canonical.object_names();
         let next = StoredObjects::of_log(&self.log_of_version(of.place, of.newer)?, self.id())?;
-        let chains = chains_to(&*self.disk, of)?;
-        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk), chains })
+        let before = chains_before(&*self.disk, of)?;
+        Ok(Compared { canonical, names, next, disk: VersionDisk::new(&self.disk), before })
     }
 
     fn canonical_version(&self, place: CollectionName<'_>, number: u64) -> Result<Canonical> {
         let version = self.opened(place.tenant, &version_name(place.name, number))?;
         Frozen::of(&version)?.canonical(self.id())
-    }
-
-    /// Compresses the log of a version.
-    fn pack_log(&self, directory: &str) -> Result<()> {
-        let (path, disk) = (format!("{directory}/{LOG_NAME}"), &*self.disk);
-        let failed = |error| Error::io(format!("packing {path}"), error);
-        let log = match disk.open(&path, Open::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            log => log.map_err(failed)?,
-        };
-        let len = log.len().map_err(failed)?;
-        if len > PACKED_LOG_MAX {
-            return Ok(());
-        }
-        let mut bytes = vec![0; len as usize];
-        log.read_exact_at(&mut bytes, 0).map_err(failed)?;
-        let (packed, draft) = (format!("{path}{PACKED}"), format!("{path}{PACKED}{DRAFT}"));
-        replace_file(disk, &draft, &packed, &zstandard::encode(&bytes)).map_err(failed)?;
-        disk.remove_file(&path).map_err(failed)
     }
 
     fn log_of_version(&self, place: CollectionName<'_>, number: u64) -> Result<Vec<u8>> {
@@ -382,17 +369,22 @@ impl Compared {
         let mut end = head.to_bytes().len() as u64;
         head.chunks.clear();
         let mut at = 0;
+        // Kept from step to step: the first use of memory costs more than a comparison.
+        let (mut new, mut old) = (Vec::new(), Vec::new());
         for stretch in head.stretches.clone() {
             let mut done = 0;
             while done < stretch.len {
                 let len = (stretch.len - done).min(STEP_BYTES);
-                let (mut new, mut old) = (Vec::new(), vec![0; len as usize]);
                 self.canonical.read(file, std::slice::from_ref(&(at..at + len)), &mut new)?;
-                if let Some((base, offset)) = stretch.base {
-                    let base: &Arc<dyn File> =
-                        bases.get(base as usize).ok_or_else(|| Error::corrupt("a base is missing"))?;
-                    let read = base.read_exact_at(&mut old, offset + done);
-                    read.map_err(|error| Error::io(format!("reading {directory}"), error))?;
+                old.resize(len as usize, 0);
+                match stretch.base {
+                    None => old.fill(0),
+                    Some((base, offset)) => {
+                        let base: &Arc<dyn File> =
+                            bases.get(base as usize).ok_or_else(|| Error::corrupt("a base is missing"))?;
+                        let read = base.read_exact_at(&mut old, offset + done);
+                        read.map_err(|error| Error::io(format!("reading {directory}"), error))?;
+                    }
                 }
                 let (payloads, changed) = payloads_of(stretch.dtype, &old, &new)?;
                 if stretch.base.is_some() {
@@ -435,32 +427,91 @@ fn add(stretches: &mut Vec<Stretch>, next: Stretch) {
     }
 }
 
-/// Differences that lead to a file, one after the other.
+/// Differences that a read goes through, one after the other.
 #[derive(Clone, Copy, Default)]
 struct Chain {
     files: u32,
     bytes: u64,
 }
 
-/// The longest chains of differences that lead to the files of a version. They count versions that are there: a version
-/// does not know which were removed.
-fn chains_to(disk: &dyn Disk, of: &Neighbours<'_>) -> Result<HashMap<String, Chain>> {
-    let mut chains: HashMap<u64, HashMap<String, Chain>> = HashMap::new();
-    // A difference leads to a later version, so the chains to it are known before its own.
-    for number in numbers(disk, of.place)?.into_iter().take_while(|number| *number < of.older) {
-        let (before, own) = (directory(of.place, number), chains.remove(&number).unwrap_or_default());
+impl Chain {
+    /// One chain behind the other.
+    fn and(self, other: Chain) -> Chain {
+        Chain { files: self.files.saturating_add(other.files), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    /// The longest in both respects.
+    fn max(self, other: Chain) -> Chain {
+        Chain { files: self.files.max(other.files), bytes: self.bytes.max(other.bytes) }
+    }
+}
+
+/// The longest chains of differences that lead to the files of a version, from versions that are there: a version does not
+/// know which were removed.
+fn chains_before(disk: &dyn Disk, of: &Neighbours<'_>) -> Result<HashMap<String, Chain>> {
+    // Those that lead to it, the latest first, each with the heads and the bytes of its differences.
+    let mut leading: Vec<(u64, Vec<(Stored, VersionDifference)>)> = Vec::new();
+    let (mut reached, mut others) = (HashSet::from([of.older]), 0);
+    for number in numbers(disk, of.place)?.into_iter().rev().skip_while(|number| *number >= of.older) {
+        let (before, mut heads) = (directory(of.place, number), Vec::new());
         for file in stored(disk, &before)?.into_iter().filter(|file| file.is_difference) {
-            let Some(head) = head_of(disk, &before, &file.name)? else { continue };
-            let chain = own.get(&file.name).copied().unwrap_or_default();
-            let (files, bytes) = (chain.files.saturating_add(1), chain.bytes.saturating_add(file.bytes));
+            if let Some(head) = head_of(disk, &before, &file.name)?.filter(|it| reached.contains(&it.next)) {
+                heads.push((file, head));
+            }
+        }
+        others = if heads.is_empty() { others + 1 } else { 0 };
+        if others > CHAIN_FILES_MAX {
+            // A difference leads to the next version, or after an interrupted removal to one a little behind it.
+            break;
+        }
+        if !heads.is_empty() {
+            reached.insert(number);
+            leading.push((number, heads));
+        }
+    }
+    let mut chains: HashMap<u64, HashMap<String, Chain>> = HashMap::new();
+    for (number, heads) in leading.into_iter().rev() {
+        let own = chains.remove(&number).unwrap_or_default();
+        for (file, head) in heads {
+            let chain = Chain { files: 1, bytes: file.bytes };
+            let chain = chain.and(own.get(&file.name).copied().unwrap_or_default());
             let next = chains.entry(head.next).or_default();
             for base in head.bases {
                 let longest = next.entry(base).or_default();
-                *longest = Chain { files: longest.files.max(files), bytes: longest.bytes.max(bytes) };
+                *longest = longest.max(chain);
             }
         }
     }
     Ok(chains.remove(&of.older).unwrap_or_default())
+}
+
+/// The longest chain of differences that a difference with this head goes on with: its bases may be some of a later version.
+fn chain_behind(disk: &dyn Disk, place: CollectionName<'_>, head: &VersionDifference) -> Result<Chain> {
+    // The files of each version that a read of the difference comes to, with the longest chain up to each.
+    let mut waiting: BTreeMap<u64, HashMap<String, Chain>> = BTreeMap::new();
+    let go_on = |waiting: &mut BTreeMap<u64, HashMap<String, Chain>>, head: &VersionDifference, chain| {
+        let next = waiting.entry(head.next).or_default();
+        for base in &head.bases {
+            let longest = next.entry(base.clone()).or_insert(chain);
+            *longest = longest.max(chain);
+        }
+    };
+    let mut longest = Chain::default();
+    go_on(&mut waiting, head, longest);
+    // Bases belong to later versions, so all chains to a version are known when it is looked at.
+    while let Some((number, files)) = waiting.pop_first() {
+        let own = directory(place, number);
+        for (name, chain) in files {
+            longest = longest.max(chain);
+            if let Some(head) = head_of(disk, &own, &name)?.filter(|head| head.next > number) {
+                let bytes =
+                    disk.open(&format!("{own}/{name}{DIFFERENCE}"), Open::Read).and_then(|it| it.len());
+                let bytes = bytes.map_err(|error| Error::io(format!("looking at {own}/{name}"), error))?;
+                go_on(&mut waiting, &head, chain.and(Chain { files: 1, bytes }));
+            }
+        }
+    }
+    Ok(longest)
 }
 
 /// The payloads of the chunks of a stretch, and the bytes of elements that differ. Each payload is tried before it counts.
@@ -469,17 +520,17 @@ fn payloads_of(dtype: Dtype, old: &[u8], new: &[u8]) -> Result<(Vec<Vec<u8>>, u6
     let made: Result<Vec<(Vec<u8>, u64)>> = old
         .par_chunks(chunk)
         .zip(new.par_chunks(chunk))
-        .map_init(Scratch::default, |scratch, (old, new)| {
+        .map_init(<(Scratch, Vec<u8>)>::default, |(scratch, again), (old, new)| {
             let mut payload = Vec::new();
             encode_chunk(dtype, old, new, &mut payload, scratch)?;
-            let mut again = old.to_vec();
-            apply_chunk(dtype, &mut Reader::new(&payload), &mut again, scratch)?;
-            if again != new {
+            again.clear();
+            again.extend_from_slice(old);
+            apply_chunk(dtype, &mut Reader::new(&payload), again, scratch)?;
+            if again.as_slice() != new {
                 return Err(Error::corrupt("a bug in tierfs: a difference does not give its bytes"));
             }
             let width = if new.len().is_multiple_of(width(dtype)) { width(dtype) } else { 1 };
-            let differing = old.chunks(width).zip(new.chunks(width)).filter(|(old, new)| old != new).count();
-            Ok((payload, (differing * width) as u64))
+            Ok((payload, (changed_elements(width, old, new) * width) as u64))
         })
         .collect();
     let (mut payloads, mut changed) = (Vec::new(), 0);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::FileKind;
 use crate::format::version_description::Description;
+use crate::format::zstandard;
 use crate::model::{CollectionName, Error, ErrorKind, Result};
 use crate::store::clock::now_nanoseconds;
 use crate::store::collection::Collection;
@@ -17,8 +18,10 @@ use crate::store::snapshot::canonical::{Canonical, log_of};
 use crate::store::snapshot::freeze::{Frozen, copied};
 use crate::store::snapshot::payloads::CanonicalFile;
 use crate::store::store::Store;
-use crate::store::version_disk::{DIFFERENCE, DRAFT, UNFINISHED, VERSIONS, number_of};
-use crate::store::version_list::{directory, file_name, numbers, read_description, write_description};
+use crate::store::version_disk::{
+    DIFFERENCE, DRAFT, PACKED, PACKED_LOG_MAX, UNFINISHED, VERSIONS, number_of,
+};
+use crate::store::version_list::{create_description, directory, file_name, numbers, read_description};
 
 /// Bytes of a file that are copied at a time.
 const STEP_BYTES: u64 = 8 << 20;
@@ -77,12 +80,13 @@ impl Store {
         let previous = newest.map(|number| directory(place, number));
         let draft_of = Draft { place, canonical: &canonical, path: &draft, previous, copied: 0 };
         // The copies count in quotas before they are made.
+        collection.meter().count_for_limits();
         let mut held = collection.meter().reserve(Use::default())?;
         let bytes = collection.state().used().logical;
         let created_at = u64::try_from(now_nanoseconds()).unwrap_or(0);
         let description = Description { created_at, bytes, state, ..Description::default() };
         let made = self.keep_files(draft_of, &mut held).and_then(|()| {
-            write_description(&*self.disk, &draft, &description)?;
+            create_description(&*self.disk, &draft, &description)?;
             let placed = self.disk.sync_directory(&draft);
             placed.and_then(|()| self.disk.rename(&draft, &directory(place, number))).map_err(failed)
         });
@@ -183,8 +187,12 @@ impl Store {
         let (created_at, last_entry) = (state.created_at(), state.last_entry());
         state.apply_entry(Entry::Collection { number, created_at, last_entry })?;
         state.batch_ended();
-        let path = format!("{draft}/{LOG_NAME}");
-        let written = write_new(&*self.disk, &path, &log_of(&state, self.id())?);
+        let log = log_of(&state, self.id())?;
+        let (path, log) = match log.len() as u64 <= PACKED_LOG_MAX {
+            true => (format!("{draft}/{LOG_NAME}{PACKED}"), zstandard::encode(&log)),
+            false => (format!("{draft}/{LOG_NAME}"), log),
+        };
+        let written = write_new(&*self.disk, &path, &log);
         let synced = written.and_then(|log| log.sync_data());
         synced.map_err(|error| Error::io(format!("writing {path}"), error))
     }

@@ -10,8 +10,8 @@
 //!   another name and renamed, so a version is there as a whole or not at all.
 //! - `differences.rs` then stores the payload files of the version before as differences from the new one. So the
 //!   present state stays a whole file that the kernel reads itself, and the space of 20 checkpoints is that of one and
-//!   19 differences. A file stays whole, as a keyframe, where its difference would be large, or where the chain of
-//!   differences that lead to it is long.
+//!   19 differences. A file stays whole, as a keyframe, where its difference would be large, or where reads of it, or of
+//!   versions before it, would go through many differences or large ones.
 //! - `open.rs` opens and removes versions. Files that are differences from the removed one are first stored as differences from
 //!   the version behind it.
 //! - `store/version_list.rs` has the file `version.toml`, and the list of versions.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::format::version_description::Description;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, check_label};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
@@ -12,7 +13,7 @@ use crate::store::relocation::CLOSE_WAIT;
 use crate::store::repair::set_aside::open_collection;
 use crate::store::store::Store;
 use crate::store::version_disk::{UNFINISHED, VERSIONS, VersionDisk, version_name};
-use crate::store::version_list::{directory, numbers, read_description};
+use crate::store::version_list::{directory, numbers, read_description, write_description};
 use crate::store::versions::differences::Neighbours;
 
 impl Store {
@@ -118,8 +119,21 @@ impl Store {
         if let Err(error) = self.remove_tree(&gone) {
             log::warn!("{old} was removed, but some of its files remain: {error}");
         }
+        if index == 0 {
+            // No chain leads to the next one any more, so its files may do as differences.
+            self.forget_keyframes(&directory(place, *next)).unwrap_or_else(|error| log::warn!("{error}"));
+        }
         collection.meter().versions_changed();
         Ok(())
+    }
+
+    /// Has the next version try again to store the whole files of this one as differences.
+    fn forget_keyframes(&self, directory: &str) -> Result<()> {
+        let description = read_description(&*self.disk, directory)?;
+        if description.keyframes.is_empty() {
+            return Ok(());
+        }
+        write_description(&*self.disk, directory, &Description { keyframes: Vec::new(), ..description })
     }
 
     /// Removes the oldest versions, until `count` are left. One that is in use stays, with those behind it, until nobody
