@@ -33,6 +33,7 @@ mod ranks;
 mod reading;
 mod rounds;
 mod seaweed;
+mod series;
 mod server;
 mod shared_cache;
 mod signed;
