@@ -235,8 +235,7 @@ impl Listed {
         manifest.number = number;
         let manifest = Arc::new(manifest);
         let files = Arc::new(Files::new(&self.reader, &manifest)?.with_log(log));
-        // The digest covers the files and the version of the program that has described them, so all such logs give them the
-        // same numbers.
+        // The digest covers the files and the way in which they are described, so all such logs give them the same numbers.
         let name = SnapshotName { number, digest: *name, more: 0 };
         Ok(Snapshot { manifest, variant: None, files, name })
     }
