@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::{self, ErrorKind as IoErrorKind};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::cli::mount::options::parse_address;
 use crate::cli::{Outcome, VERSION};
 use crate::csi::{Plugin, Settings};
 use crate::model::{Error, ErrorKind, Result};
@@ -44,6 +46,13 @@ pub(super) struct Args {
     /// Run daemons as units of the host's systemd, so that they outlive the container of the plugin
     #[arg(long)]
     host_systemd: bool,
+    /// Directory for the copy of this program that these units run, by the same path here and on the host [default: bin, in
+    /// the directory of --state]
+    #[arg(long, value_name = "DIR", requires = "host_systemd")]
+    program_dir: Option<PathBuf>,
+    /// Serve the metrics of all daemons, in the OpenMetrics format, at http://ADDRESS:PORT/metrics, without authentication
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
+    metrics: Option<SocketAddr>,
     /// The mount namespace of the host
     #[arg(long, value_name = "FILE", default_value = "/proc/1/ns/mnt", hide = true)]
     host_namespace: PathBuf,
@@ -92,6 +101,8 @@ impl Args {
             cache_size: self.cache_size,
             inline_paths: self.inline_paths.iter().map(|path| absolute(path)).collect::<Result<_>>()?,
             host: self.host_systemd.then_some(self.host_namespace),
+            program: self.program_dir.as_deref().map(absolute).transpose()?,
+            metrics: self.metrics,
             state,
         };
         let deaf = |error| Error::io("waiting for signals", error);

@@ -1,4 +1,4 @@
-//! Metrics over HTTP, for `tierfs mount --metrics`.
+//! Metrics over HTTP, for `tierfs mount --metrics` and `tierfs csi --metrics`.
 //!
 //! One thread waits for all connections, so that those which send nothing, or read nothing, delay nobody. Each
 //! connection is closed after one answer.
@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,11 +33,23 @@ const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// can connect may ask. Fails if the address cannot be listened to.
 pub fn serve_metrics(mounted: &Arc<Mounted>, at: SocketAddr) -> Result<()> {
     let mounted = Arc::downgrade(mounted);
+    serve_metrics_text(at, move || {
+        let mounted = mounted.upgrade()?;
+        Some(metrics::text(&mounted, mounted.vfs.owner().uid))
+    })
+}
+
+/// Answers `GET /metrics` at an address with the OpenMetrics text that `make` makes, until the process ends. `None` stands for
+/// metrics that have ended. Requests wait for one another. Fails if the address cannot be listened to.
+pub fn serve_metrics_text(
+    at: SocketAddr,
+    make: impl Fn() -> Option<Result<String>> + Send + 'static,
+) -> Result<()> {
     let failed = |error| Error::io(format!("serving metrics at {at}"), error);
     let listener = TcpListener::bind(at).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let serve = move || {
-        let mut server = Server { listener, connections: Vec::new(), mounted };
+        let mut server = Server { listener, connections: Vec::new(), make };
         // It ends with the process.
         while server.step().is_ok() {}
         log::error!("the server of metrics has ended");
@@ -45,10 +57,10 @@ pub fn serve_metrics(mounted: &Arc<Mounted>, at: SocketAddr) -> Result<()> {
     std::thread::Builder::new().name("metrics".to_owned()).spawn(serve).map(drop).map_err(failed)
 }
 
-struct Server {
+struct Server<M> {
     listener: TcpListener,
     connections: Vec<Connection>,
-    mounted: Weak<Mounted>,
+    make: M,
 }
 
 struct Connection {
@@ -67,7 +79,7 @@ enum State {
     Closing,
 }
 
-impl Server {
+impl<M: Fn() -> Option<Result<String>>> Server<M> {
     /// Waits until something can be done, and does it.
     fn step(&mut self) -> io::Result<()> {
         let mut waiting = vec![PollFd::new(&self.listener, PollFlags::IN)];
@@ -87,11 +99,11 @@ impl Server {
         }
         let is_ready: Vec<bool> = waiting.iter().map(|waiting| !waiting.revents().is_empty()).collect();
         drop(waiting);
-        let (mounted, now) = (&self.mounted, Instant::now());
+        let (make, now) = (&self.make, Instant::now());
         let mut ready = is_ready.iter().skip(1);
         self.connections.retain_mut(|connection| {
             let is_ready = ready.next().is_some_and(|is_ready| *is_ready);
-            (!is_ready || connection.go_on(mounted)) && connection.until > now
+            (!is_ready || connection.go_on(make)) && connection.until > now
         });
         if is_ready.first() == Some(&true) {
             self.accept();
@@ -138,14 +150,14 @@ fn timespec(time: Duration) -> Timespec {
 
 impl Connection {
     /// Reads or writes what can be. Returns whether the connection lives on.
-    fn go_on(&mut self, mounted: &Weak<Mounted>) -> bool {
-        match self.tried(mounted) {
+    fn go_on(&mut self, make: &dyn Fn() -> Option<Result<String>>) -> bool {
+        match self.tried(make) {
             Ok(lives) => lives,
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
     }
 
-    fn tried(&mut self, mounted: &Weak<Mounted>) -> io::Result<bool> {
+    fn tried(&mut self, make: &dyn Fn() -> Option<Result<String>>) -> io::Result<bool> {
         let mut chunk = [0; CHUNK_BYTES];
         match &mut self.state {
             State::Asking(request) => {
@@ -154,7 +166,7 @@ impl Connection {
                     return Ok(false);
                 }
                 request.extend_from_slice(chunk.get(..count).unwrap_or_default());
-                if let Some(answer) = answer_to(request, mounted) {
+                if let Some(answer) = answer_to(request, make) {
                     self.until = Instant::now() + TAKEN_WITHIN;
                     self.state = State::Answering(answer, 0);
                 }
@@ -174,7 +186,7 @@ impl Connection {
 }
 
 /// The whole answer to a request; `None` until its head is whole.
-fn answer_to(request: &[u8], mounted: &Weak<Mounted>) -> Option<Vec<u8>> {
+fn answer_to(request: &[u8], make: &dyn Fn() -> Option<Result<String>>) -> Option<Vec<u8>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(request) {
@@ -196,10 +208,10 @@ fn answer_to(request: &[u8], mounted: &Weak<Mounted>) -> Option<Vec<u8>> {
     if parsed.method != Some("GET") {
         return Some(text("405 Method Not Allowed", "allow: GET\r\n", "use GET\n"));
     }
-    let Some(mounted) = mounted.upgrade() else {
+    let Some(made) = make() else {
         return Some(text("503 Service Unavailable", "", "the mount has ended\n"));
     };
-    Some(match metrics::text(&mounted, mounted.vfs.owner().uid) {
+    Some(match made {
         Ok(shown) if wants_classic(parsed.headers) => {
             typed("200 OK", "", metrics::CLASSIC_MEDIA_TYPE, &metrics::classic(&shown))
         }
@@ -234,12 +246,10 @@ fn typed(status: &str, lines: &str, media_type: &str, body: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Weak;
-
     use super::{REQUEST_BYTES_MAX, answer_to};
 
     fn status(request: &str) -> Option<String> {
-        let answer = String::from_utf8(answer_to(request.as_bytes(), &Weak::new())?).unwrap();
+        let answer = String::from_utf8(answer_to(request.as_bytes(), &|| None)?).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
         Some(head.split(' ').nth(1).unwrap().to_owned())
@@ -251,7 +261,7 @@ mod tests {
         for end in 0..whole.len() {
             assert_eq!(status(&whole[..end]), None, "{end}");
         }
-        // The mount of these tests has ended.
+        // The metrics of these tests have ended.
         for request in [whole, "GET /metrics?x=1 HTTP/1.0\r\n\r\n", "GET http://h:9/metrics HTTP/1.1\r\n\r\n"]
         {
             assert_eq!(status(request).as_deref(), Some("503"), "{request}");

@@ -55,7 +55,7 @@ pub use files::{COLLECTION_FILES, File, MOUNT_FILES, TENANT_FILES, act, controls
 pub use foreseen::POLICY_PLAN;
 pub use forms::{form_attribute, set_form_attribute};
 #[cfg(feature = "mount")]
-pub use http::serve_metrics;
+pub use http::{serve_metrics, serve_metrics_text};
 #[cfg(feature = "mount")]
 pub use import::IMPORT;
 pub use jobs::{Job, Jobs, Of, Report};

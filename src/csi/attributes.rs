@@ -16,6 +16,12 @@ const OF_THE_ORCHESTRATOR: [&str; 2] = ["csi.storage.k8s.io/", "storage.kubernet
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 /// A key that stands in the attribute itself, not in a file.
 const PEM: &str = "-----BEGIN ";
+/// As CSI limits the texts of a map, in bytes of names and values.
+const BYTES_MAX: usize = 4 << 10;
+/// The orchestrator adds a few to those that have names here.
+const COUNT_MAX: usize = 64;
+/// A file with several keys is shorter.
+const TRUST_BYTES_MAX: usize = 2 << 10;
 /// Stands for a collection in a path that is checked as that of one.
 const ANY: &str = "c";
 
@@ -52,6 +58,7 @@ impl Attributes {
         let own =
             given.iter().filter(|(name, _)| !OF_THE_ORCHESTRATOR.iter().any(|begin| name.starts_with(begin)));
         let texts: Texts = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+        check_sizes(given.len(), &texts)?;
         let (mut remote, mut store, mut collection, mut snapshot) = (None, None, None, None);
         let (mut tier, mut follows, mut trust) = (None, None, None);
         for (name, value) in &texts {
@@ -84,8 +91,13 @@ impl Attributes {
         };
         let tier = tier.map(|tier| MoveTo::parse_variant(&tier).map(MoveTo::variant_name)).transpose()?;
         let at = snapshot.map(|snapshot| at(&snapshot, &collection)).transpose()?;
-        if let Some(path) = trust.as_deref().filter(|trust| !trust.starts_with(PEM)) {
-            checked_path("trust", path)?;
+        if let Some(trust) = trust.as_deref() {
+            if trust.len() > TRUST_BYTES_MAX {
+                return Err(Failure::invalid(format!("trust has more than {TRUST_BYTES_MAX} bytes")));
+            }
+            if !trust.starts_with(PEM) {
+                checked_path("trust", trust)?;
+            }
         }
         let has_options = at.is_some() || tier.is_some() || trust.is_some() || follows;
         if !is_remote && has_options {
@@ -140,6 +152,16 @@ impl Source {
     pub fn own_key(&self) -> Option<&str> {
         self.trust.as_deref().filter(|trust| trust.starts_with(PEM))
     }
+}
+
+/// Limits what a record and the arguments of a daemon hold.
+fn check_sizes(given: usize, own: &Texts) -> Outcome<()> {
+    let bytes: usize = own.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if given > COUNT_MAX || bytes > BYTES_MAX {
+        let text = format!("the attributes are more than {COUNT_MAX}, or have more than {BYTES_MAX} bytes");
+        return Err(Failure::invalid(text));
+    }
+    Ok(())
 }
 
 /// The source, and whether it is a remote.
@@ -256,6 +278,24 @@ mod tests {
             assert_eq!(failure.code, Code::InvalidArgument, "{pairs:?}");
             assert!(failure.text.contains(named), "{pairs:?}: {failure}");
         }
+    }
+
+    #[test]
+    fn attributes_have_a_limited_number_and_length() {
+        let key = |bytes: usize| format!("-----BEGIN PUBLIC KEY-----{}", "A".repeat(bytes - 26));
+        let tried = |pairs: &[(&str, &str)]| attributes(pairs).map(drop).map_err(|failure| failure.code);
+        let invalid = Err(Code::InvalidArgument);
+        for (bytes, expected) in [(2048, Ok(())), (2049, invalid)] {
+            assert_eq!(tried(&[("remote", "s3://b"), ("trust", &key(bytes))]), expected);
+        }
+        for (bytes, expected) in [(4000, Ok(())), (4096, invalid)] {
+            assert_eq!(tried(&[("remote", &format!("s3://{}", "b".repeat(bytes)))]), expected);
+        }
+        assert_eq!(tried(&[(&"n".repeat(1 << 20), "x"), ("remote", "s3://b")]), invalid);
+        let names: Vec<String> = (0..64).map(|number| format!("csi.storage.k8s.io/{number}")).collect();
+        let mut pairs: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+        pairs.push(("remote", "s3://b"));
+        assert_eq!((tried(&pairs), tried(&pairs[1..])), (invalid, Ok(())));
     }
 
     #[test]

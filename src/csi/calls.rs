@@ -19,7 +19,7 @@ pub(in crate::csi) fn answer(driver: &Driver, path: &str, bytes: &[u8], until: I
     match (service, name) {
         (IDENTITY, "GetPluginInfo") => call(bytes, |_: Empty| Ok(identity::plugin_info(driver))),
         (IDENTITY, "GetPluginCapabilities") => call(bytes, |_: Empty| Ok(identity::capabilities())),
-        (IDENTITY, "Probe") => call(bytes, |_: Empty| Ok(identity::probe())),
+        (IDENTITY, "Probe") => call(bytes, |_: Empty| identity::probe(driver)),
         (NODE, "NodeGetInfo") => call(bytes, |_: Empty| Ok(node::info(driver))),
         (NODE, "NodeGetCapabilities") => call(bytes, |_: Empty| Ok(node::capabilities())),
         (NODE, "NodeStageVolume") => call(bytes, |request| node::stage(driver, &request, until)),

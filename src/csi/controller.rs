@@ -149,6 +149,8 @@ fn make_clone(
     };
     let mut record = CreatedRecord { is_made: false, ..wanted };
     record.attributes.insert("collection".to_owned(), name.clone());
+    // Nodes and a removal take them as they are now.
+    Attributes::of(&record.attributes)?;
     let store = &attributes.source.place;
     driver.records.keep_created(&record)?;
     let key = driver.settings.state.join(format!("{}.pem", record.id));

@@ -109,6 +109,11 @@ impl Daemon {
         Daemon { digest, source, secrets, cache }
     }
 
+    /// The URL or the path of its source.
+    pub fn place(&self) -> &str {
+        &self.source.place
+    }
+
     /// Whether it has the same credentials.
     pub fn is_as(&self, other: &Daemon) -> bool {
         self.secrets == other.secrets
@@ -163,7 +168,9 @@ impl Daemons {
     /// Opens their directory, below the state directory of this plugin.
     pub fn open(settings: Arc<Settings>) -> Result<Daemons> {
         let directory = settings.state.join("mounts");
-        let host = settings.host.clone().map(|namespace| Host::of(namespace, &settings.state)).transpose()?;
+        let host = settings.host.clone();
+        let of = |namespace| Host::of(namespace, &settings.state, settings.program.as_deref());
+        let host = host.map(of).transpose()?;
         Ok(Daemons { settings, directory, host, asked: Turns::default() })
     }
 

@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::csi::daemons::{Daemon, Daemons, State};
@@ -19,7 +20,7 @@ use crate::csi::failure::{Code, Failure, Outcome};
 use crate::csi::records::{Placed, Records, VolumeRecord};
 use crate::csi::settings::Settings;
 use crate::csi::targets::{mounts, open_below};
-use crate::csi::turns::{Turn, Turns, within};
+use crate::csi::turns::{NoTurn, Turn, Turns, within};
 use crate::model::{Result, plain};
 
 /// How often daemons are looked at.
@@ -27,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The time for a daemon that is started again.
 const RECOVERY: Duration = Duration::from_secs(60);
+/// Daemons that are started again at the same time, so that one whose remote is silent does not keep the others waiting.
+const RECOVERED_AT_ONCE: usize = 8;
+/// A plugin that has not looked at its daemons for this time does not work. A recovery takes less than three minutes.
+const STALLED: Duration = Duration::from_secs(300);
 
 /// The driver of a node.
 pub(in crate::csi) struct Driver {
@@ -37,6 +42,13 @@ pub(in crate::csi) struct Driver {
     starts: Turns,
     /// Calls that a daemon may hold up, by kind and daemon.
     calls: Turns,
+    health: Mutex<Health>,
+}
+
+/// The last look at the daemons.
+struct Health {
+    at: Instant,
+    outcome: Outcome<()>,
 }
 
 impl Driver {
@@ -52,6 +64,7 @@ impl Driver {
             volumes: Turns::default(),
             starts: Turns::default(),
             calls: Turns::default(),
+            health: Mutex::new(Health { at: Instant::now(), outcome: Ok(()) }),
         };
         let volumes = driver.records.volumes();
         if let Err(failure) = volumes.are_all {
@@ -80,8 +93,10 @@ impl Driver {
 
     /// The turn of a daemon and of all that is mounted of it.
     pub fn daemon_turn(&self, digest: &str, until: Instant) -> Outcome<Turn> {
-        let late = || Failure::late("waiting for another volume of the same source");
-        self.starts.wait(digest, until).ok_or_else(late)
+        self.starts.wait(digest, until).map_err(|none| match none {
+            NoTurn::Late => Failure::late("waiting for another volume of the same source"),
+            NoTurn::Crowded => Failure::new(Code::Aborted, "too many calls wait for the same source"),
+        })
     }
 
     /// Asks a daemon, which may hold the call up for ever: one call of a kind at a time. Returns `None` if it has not answered by
@@ -93,7 +108,7 @@ impl Driver {
         until: Instant,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        within(self.calls.wait(&format!("{kind} {digest}"), until)?, until, work)
+        within(self.calls.wait(&format!("{kind} {digest}"), until).ok()?, until, work)
     }
 
     /// Makes sure that a daemon serves. If it had died, its volumes are mounted again. The caller has its turn.
@@ -159,21 +174,59 @@ impl Driver {
     /// Looks at all daemons now and then until `stop`: those that have died are started again, with all their mounts here, and
     /// those without volumes end.
     pub fn watch(&self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) {
-            let all = self.daemons.all();
-            let all = all.inspect_err(|failure| log::warn!("{failure}")).unwrap_or_default();
-            for digest in all {
+        let (queue, waiting) = mpsc::sync_channel::<String>(0);
+        let waiting = Mutex::new(waiting);
+        let recover = || {
+            let next = || waiting.lock().recv();
+            while let Ok(digest) = next() {
                 if let Err(failure) = self.recover(&digest) {
                     log::warn!("{failure}");
                 }
-                if stop.load(Ordering::Relaxed) {
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..RECOVERED_AT_ONCE).for_each(|_| drop(scope.spawn(recover)));
+            self.look(&queue, stop);
+            drop(queue);
+        });
+    }
+
+    /// Gives the daemons that are there to the threads that recover them, again and again until `stop`.
+    fn look(&self, queue: &mpsc::SyncSender<String>, stop: &AtomicBool) {
+        let goes_on = || !stop.load(Ordering::Relaxed);
+        while goes_on() {
+            let all = self.records.check_place().and_then(|()| self.daemons.all());
+            self.note(all.as_ref().map(drop).map_err(Failure::clone));
+            let all = all.inspect_err(|failure| log::warn!("{failure}")).unwrap_or_default();
+            for digest in all {
+                // It waits while all of the threads are busy.
+                if !goes_on() || queue.send(digest).is_err() {
                     return;
                 }
+                self.health.lock().at = Instant::now();
             }
             let next = Instant::now() + LOOK_EVERY;
-            while Instant::now() < next && !stop.load(Ordering::Relaxed) {
+            while Instant::now() < next && goes_on() {
                 std::thread::sleep(PAUSE);
             }
+        }
+    }
+
+    fn note(&self, outcome: Outcome<()>) {
+        *self.health.lock() = Health { at: Instant::now(), outcome };
+    }
+
+    /// Whether the plugin works: it looks at its daemons, and its state directory is there. Fails with `FailedPrecondition`,
+    /// for which a new plugin is the remedy. Waits for nothing.
+    pub fn check(&self) -> Outcome<()> {
+        let health = self.health.lock();
+        let unhealthy = |text| Err(Failure::new(Code::FailedPrecondition, text));
+        match &health.outcome {
+            Err(failure) => unhealthy(failure.text.clone()),
+            Ok(()) if health.at.elapsed() > STALLED => {
+                unhealthy(format!("the daemons were not looked at for {} s", health.at.elapsed().as_secs()))
+            }
+            Ok(()) => Ok(()),
         }
     }
 

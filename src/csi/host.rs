@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
@@ -22,6 +23,9 @@ use crate::model::{Error, Result};
 
 /// Where programs of the host are, after the places that this process knows.
 const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// Characters of the digest of a state directory in the name of a program.
+const STATE_CHARACTERS: usize = 8;
 
 /// The host, as this container reaches it.
 pub(in crate::csi) struct Host {
@@ -61,27 +65,40 @@ fn property(name: &str, prefix: &str, path: &Path) -> OsString {
     property
 }
 
+/// Writes a program to a directory, unless it is there. Other versions of the plugin with this state go; daemons that run them
+/// go on. The directory may be one for programs of all kinds.
+fn place_program(bytes: &[u8], state: &Path, folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex();
+    let of_state: String = digest(state.as_os_str().as_bytes()).chars().take(STATE_CHARACTERS).collect();
+    let prefix = format!("tierfs-csi-{of_state}-");
+    let program = folder.join(format!("{prefix}{}", digest(bytes)));
+    if !fs::read(&program).is_ok_and(|found| found == bytes) {
+        let new = folder.join(format!("{prefix}new"));
+        let mut file = fs::File::create(&new)?;
+        file.write_all(bytes)?;
+        file.set_permissions(fs::Permissions::from_mode(0o755))?;
+        file.sync_all()?;
+        fs::rename(&new, &program)?;
+    }
+    for entry in fs::read_dir(folder)?.filter_map(io::Result::ok) {
+        let is_ours = entry.file_name().as_bytes().starts_with(prefix.as_bytes());
+        if is_ours && entry.path() != program {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(program)
+}
+
 impl Host {
-    /// The host with this mount namespace. Puts a copy of this program into the state directory, which the host sees too.
-    /// Other versions go; daemons that run them go on.
-    pub fn of(namespace: PathBuf, state: &Path) -> Result<Host> {
-        let failed = |error| Error::io("copying the program for the host", error);
-        let bytes = fs::read(own_program()).map_err(failed)?;
-        let name = format!("tierfs-{}", blake3::hash(&bytes).to_hex());
-        let folder = state.join("bin");
-        let program = folder.join(&name);
-        if !program.exists() {
-            let new = folder.join("new");
-            fs::write(&new, &bytes).map_err(failed)?;
-            fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).map_err(failed)?;
-            fs::rename(&new, &program).map_err(failed)?;
-        }
-        for entry in fs::read_dir(&folder).map_err(failed)?.filter_map(std::io::Result::ok) {
-            if entry.file_name().to_str() != Some(name.as_str()) {
-                fs::remove_file(entry.path()).map_err(failed)?;
-            }
-        }
-        Ok(Host { namespace, program })
+    /// The host with this mount namespace. Puts a copy of this program into a directory that the host sees too, by default
+    /// one in the state directory.
+    pub fn of(namespace: PathBuf, state: &Path, folder: Option<&Path>) -> Result<Host> {
+        let own = state.join("bin");
+        let folder = folder.unwrap_or(&own);
+        let placed = fs::read(own_program()).and_then(|bytes| place_program(&bytes, state, folder));
+        let failed = |error| Error::io(format!("copying the program to {}", folder.display()), error);
+        Ok(Host { namespace, program: placed.map_err(failed)? })
     }
 
     /// Makes a command run in the mount namespace of the host, where its program is looked for.
@@ -140,9 +157,34 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
     use std::time::Duration;
 
-    use super::{Host, Unit, unit_name};
+    use super::{Host, Unit, place_program, unit_name};
+
+    #[test]
+    fn a_directory_of_programs_gets_one_of_each_plugin_and_keeps_all_others() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("made");
+        let put = |bytes: &[u8], state| place_program(bytes, Path::new(state), &folder).unwrap();
+        let (one, other) = (put(b"one", "/a"), put(b"one", "/b"));
+        fs::write(folder.join("tierfs"), b"of somebody else").unwrap();
+        assert_eq!(put(b"one", "/a"), one);
+        // One that a power cut has left.
+        fs::write(&one, b"").unwrap();
+        assert_eq!(put(b"one", "/a"), one);
+        assert_eq!(fs::read(&one).unwrap(), b"one");
+        assert_eq!(fs::metadata(&one).unwrap().permissions().mode() & 0o777, 0o755);
+        let two = put(b"two", "/a");
+        let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut expected = [two, other, folder.join("tierfs")];
+        expected.sort();
+        let mut found: Vec<_> = names.collect();
+        found.sort();
+        assert_eq!(found, expected);
+    }
 
     #[test]
     fn a_unit_is_started_by_systemd_run_with_the_credentials_in_a_file() {

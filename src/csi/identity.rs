@@ -1,6 +1,7 @@
 //! The Identity service: the name of the driver and its services.
 
 use crate::csi::driver::Driver;
+use crate::csi::failure::Outcome;
 use crate::csi::messages::{BoolValue, Capabilities, PluginInfo, ProbeResponse};
 
 /// The plugin has a controller.
@@ -14,6 +15,7 @@ pub(in crate::csi) fn capabilities() -> Capabilities {
     Capabilities::of(&[CONTROLLER_SERVICE])
 }
 
-pub(in crate::csi) fn probe() -> ProbeResponse {
-    ProbeResponse { ready: Some(BoolValue { value: true }) }
+/// Whether the plugin works. A liveness probe starts another one if it does not.
+pub(in crate::csi) fn probe(driver: &Driver) -> Outcome<ProbeResponse> {
+    driver.check().map(|()| ProbeResponse { ready: Some(BoolValue { value: true }) })
 }

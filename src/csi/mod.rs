@@ -4,7 +4,8 @@
 //! messages, `attributes.rs`, `secrets.rs` and `access.rs` check their parts. `identity.rs`, `node.rs` and
 //! `controller.rs` answer. `daemons.rs` starts and ends processes `tierfs mount`, in this container or, by `host.rs`,
 //! outside; `targets.rs` mounts their directories where containers see them. `records.rs` keeps on disk what a plugin
-//! that was killed needs to go on, and `driver.rs` goes on, with its invariants at the head.
+//! that was killed needs to go on, and `driver.rs` goes on, with its invariants at the head. `metrics.rs` joins the metrics of
+//! all daemons.
 //!
 //! A call has the turn of its volume, then that of the daemon (`turns.rs`). Nothing else is locked while programs run.
 
@@ -18,6 +19,7 @@ mod failure;
 mod host;
 mod identity;
 mod messages;
+mod metrics;
 mod node;
 mod programs;
 mod records;
@@ -33,6 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::csi::settings::Settings;
 
+use crate::control::serve_metrics_text;
 use crate::csi::driver::Driver;
 use crate::model::Result;
 
@@ -45,8 +48,12 @@ impl Plugin {
         Driver::open(settings).map(|driver| Plugin(Arc::new(driver)))
     }
 
-    /// Serves calls until there are bytes to read from `stop`. Daemons and mounts stay.
+    /// Serves calls, and metrics if that is set, until there are bytes to read from `stop`. Daemons and mounts stay.
     pub fn serve(self, listener: UnixListener, stop: UnixStream) -> Result<()> {
+        if let Some(at) = self.0.settings.metrics {
+            let driver = self.0.clone();
+            serve_metrics_text(at, move || Some(metrics::of_node(&driver)))?;
+        }
         let ends = Arc::new(AtomicBool::new(false));
         let (driver, is_over) = (self.0.clone(), ends.clone());
         std::thread::spawn(move || driver.watch(&is_over));

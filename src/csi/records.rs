@@ -8,13 +8,13 @@
 //! | `volumes/DIGEST.json` | a volume that is staged or published: its attributes, its daemon, its places |
 //! | `created/DIGEST.json` | a volume of the controller: its attributes, and the clone that it is |
 //! | `mounts/DIGEST/` | a daemon, see `daemons.rs` |
-//! | `bin/` | the program for daemons outside this container |
+//! | `bin/` | the program for daemons outside this container, unless another directory has it |
 //!
 //! All is of the user alone. A file is replaced by rename, so that it is whole at any time.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -81,7 +81,7 @@ pub(in crate::csi) struct Volumes {
 pub(in crate::csi) struct Records {
     directory: PathBuf,
     key: [u8; KEY_BYTES],
-    _lock: File,
+    lock: File,
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
@@ -281,7 +281,21 @@ impl Records {
             }
             Err(error) => return Err(failed(&path)(error)),
         };
-        Ok(Records { directory: directory.to_owned(), key, _lock: lock })
+        Ok(Records { directory: directory.to_owned(), key, lock })
+    }
+
+    /// Fails if the state directory is another one than was opened, or gone: what is written there now would be lost.
+    pub fn check_place(&self) -> Outcome<()> {
+        let path = self.directory.join("lock");
+        let ours = self.lock.metadata().map_err(|error| internal(failed(&path)(error)))?;
+        match fs::metadata(&path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(internal(failed(&path)(error))),
+            _ => {
+                let text = format!("{} was removed or replaced", self.directory.display());
+                Err(internal(Error::new(ErrorKind::NotFound, text)))
+            }
+        }
     }
 
     /// A digest of texts, which nobody without the key can make: names of files show digests of secrets.

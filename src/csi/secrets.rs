@@ -71,6 +71,9 @@ const OF_THE_NODE: [&str; 21] = [
     "AZURE_FEDERATED_TOKEN_FILE",
 ];
 
+/// The longest names and values of the secrets of a volume together, in bytes. A proxy's certificates are the longest.
+const BYTES_MAX: usize = 64 << 10;
+
 /// The secrets of a volume, which are never printed.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(in crate::csi) struct Secrets(Texts);
@@ -78,6 +81,9 @@ pub(in crate::csi) struct Secrets(Texts);
 impl Secrets {
     /// Takes secrets of a call. Refuses unknown names; no message has a value.
     pub fn of(given: &Texts) -> Outcome<Secrets> {
+        if given.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > BYTES_MAX {
+            return Err(Failure::invalid(format!("the secrets have more than {BYTES_MAX} bytes")));
+        }
         for (name, value) in given {
             if !CREDENTIALS.contains(&name.as_str()) && !PLACES.contains(&name.as_str()) {
                 let text = format!(
@@ -156,8 +162,11 @@ mod tests {
             assert_eq!(failure.code, Code::InvalidArgument);
             assert!(failure.text.contains(name) && !failure.text.contains("hush"), "{failure}");
         }
-        let failure = Secrets::of(&texts(&[("HF_TOKEN", "hush\nPATH=/tmp")])).err().unwrap();
-        assert!(!failure.text.contains("hush"), "{failure}");
+        for value in ["hush\nPATH=/tmp".to_owned(), "hush".repeat(1 << 14)] {
+            let failure = Secrets::of(&texts(&[("HF_TOKEN", &value)])).err().unwrap();
+            assert_eq!(failure.code, Code::InvalidArgument);
+            assert!(!failure.text.contains("hush"), "{failure}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The settings of the driver.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// The settings, from the command line.
@@ -21,4 +22,8 @@ pub struct Settings {
     pub inline_paths: Vec<PathBuf>,
     /// The mount namespace of the host, if daemons are units of its systemd.
     pub host: Option<PathBuf>,
+    /// The directory for the program that these units run; `None` for one in `state`.
+    pub program: Option<PathBuf>,
+    /// Where the metrics of all daemons are served.
+    pub metrics: Option<SocketAddr>,
 }

@@ -47,7 +47,7 @@ pub(super) fn parse_list_mode(text: &str) -> Result<ListMode> {
         .ok_or_else(|| Error::invalid(format!("invalid value {text:?}; expected files or both")))
 }
 
-pub(super) fn parse_address(text: &str) -> Result<SocketAddr> {
+pub(in crate::cli) fn parse_address(text: &str) -> Result<SocketAddr> {
     let wrong = || {
         let text =
             format!("invalid value {text:?}; expected an address and a port, such as {ADDRESS_EXAMPLE}");

@@ -356,7 +356,15 @@ fn daemons_are_units_of_the_host_where_that_is_asked_for() {
     assert!(program.starts_with(node.state().join("bin").canonicalize().unwrap()), "{}", program.display());
     let own = fs::read_to_string(format!("/proc/{daemon}/environ")).unwrap();
     assert!(own.contains("HF_TOKEN=hush\"$x`y\\z\0"), "{own}");
+    // A new daemon runs the program of another directory.
+    let programs = node.place.path("programs");
+    node.arguments.extend(["--program-dir".to_owned(), programs.display().to_string()]);
     node.start();
+    node.stage("x", &[("remote", url.as_str()), ("follow", "true")]).unwrap();
+    let new = node.daemons().into_iter().find(|process| *process != daemon).unwrap();
+    let program = fs::read_link(format!("/proc/{new}/exe")).unwrap();
+    assert!(program.starts_with(programs.canonicalize().unwrap()), "{}", program.display());
+    node.unstage("x").unwrap();
     // The error of a unit that does not start reaches the caller.
     let failure = node.stage("w", &[("remote", "file:///none-such")]).unwrap_err();
     assert_eq!(failure.code, NOT_FOUND, "{failure:?}");

@@ -143,7 +143,11 @@ def names(machine, documents):
         for spec, container in [(daemon_set, registrar), (daemon_set, liveness), (controller, controller["containers"][0])]:
             assert option(container, "--csi-address") == socket
             assert host_path(spec, container, folder)[0] == on_host
-        assert int(option(liveness, "--health-port")) == plugin["ports"][0]["containerPort"]
+        ports = {port["name"]: port["containerPort"] for port in plugin["ports"]}
+        assert int(option(liveness, "--health-port")) == ports["healthz"] and plugin["livenessProbe"]["httpGet"]["port"] == "healthz"
+        assert int(option(plugin, "--metrics").rpartition(":")[2]) == ports["metrics"]
+        annotations = of["DaemonSet", "tierfs-node"]["spec"]["template"]["metadata"]["annotations"]
+        assert int(annotations["prometheus.io/port"]) == ports["metrics"] and annotations["prometheus.io/path"] == "/metrics"
     with machine.check("what the plugin mounts reaches the host under the same path"):
         for path in [KUBELET, os.path.dirname(option(plugin, "--state"))]:
             assert host_path(daemon_set, plugin, path) == (path, "Bidirectional"), path
