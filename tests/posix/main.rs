@@ -31,6 +31,7 @@ mod read_only;
 mod reading;
 mod sparse;
 mod stress;
+mod unmade;
 mod versions;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

@@ -39,5 +39,6 @@ pub(in crate::vfs) mod tag_places;
 pub(in crate::vfs) mod tags;
 pub(in crate::vfs) mod tenant;
 pub(in crate::vfs) mod unlinked_files;
+mod unmade;
 mod unnamed_files;
 pub(in crate::vfs) mod vfs;
