@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Outcome;
 use crate::cli::common::output::{print, print_json};
+use crate::cli::common::places::one_in_mount;
 use crate::control::PREFIX;
 use crate::format::log::catalog::Content;
 use crate::ingest::recognize;
@@ -92,9 +93,10 @@ enum Found {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let (mut first, mut second) = (items(&self.a)?, items(&self.b)?);
+        let (a, b) = (one_in_mount(&self.a)?, one_in_mount(&self.b)?);
+        let (mut first, mut second) = (items(&a)?, items(&b)?);
         let are_single = |items: &BTreeMap<String, Item>| items.len() == 1;
-        if are_single(&first) && are_single(&second) && !self.a.is_dir() && !self.b.is_dir() {
+        if are_single(&first) && are_single(&second) && !a.is_dir() && !b.is_dir() {
             let name = first.keys().next().cloned().unwrap_or_default();
             second = second.into_values().map(|item| (name.clone(), item)).collect();
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::Outcome;
 use crate::cli::common::mounts::mount_of;
 use crate::cli::common::output::{complain, print, print_json};
+use crate::cli::common::places::in_mount;
 #[cfg(feature = "remote")]
 use crate::cli::common::remote::url;
 use crate::model::{Error, ErrorKind, Result};
@@ -22,7 +23,7 @@ use crate::store::disk::files::visit_files;
 /// Example: tierfs verify s3://models/prefix --trust release.pem
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files or directories on a mount, or a remote
+    /// Files or directories on a mount, or a store and names in it, or a remote
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// A public ed25519 key in PEM, perhaps with @UUID of the only remote that it is for; again for further keys
@@ -47,7 +48,7 @@ impl Args {
         }
         let mut done = Outcome::Succeeded;
         let mut rows = Vec::new();
-        for path in &self.paths {
+        for path in &in_mount(&self.paths)? {
             for file in files(path)? {
                 let shown = file.display().to_string();
                 let text = match verify(&file) {

@@ -9,7 +9,7 @@ use support::{Place, Random, container_of, shell_output};
 const FORMS: [&str; 4] = ["mnt/t/c", "store t/c", "mnt t/c", "store/t/c"];
 
 /// Commands, with `@` for the place of a collection and `@/FILE` for a file in it.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 28] = [
     "ls @",
     "stat @",
     "du @",
@@ -28,7 +28,15 @@ const COMMANDS: [&str; 20] = [
     "unpack @",
     "prefetch @",
     "evict --discard --lossy @/m.safetensors",
+    "verify @",
+    "verify --json @/m.safetensors",
+    "log @",
     "doctor %",
+    "log %",
+    "scrub %",
+    "compact %",
+    "events %",
+    "report % -o report.html",
     "rm @",
 ];
 
@@ -65,6 +73,65 @@ fn each_command_takes_each_form_of_a_place() {
             }
         }
     }
+}
+
+#[test]
+fn two_places_are_compared_in_each_form_that_is_one_word() {
+    let place = Place::new();
+    let directory = place.path("");
+    place.write("m.safetensors", container_of(&mut Random(7), &[("a", 50_000), ("b", 2000)]));
+    let (code, text) = shell_output(&directory, "tierfs import store t/c m.safetensors");
+    assert_eq!(code, 0, "{text}");
+    let _mounted = place.mount(&[]);
+    for form in ["mnt/t/c", "store/t/c"] {
+        for command in [format!("diff {form}/m.safetensors m.safetensors"), format!("diff {form} mnt/t/c")] {
+            let (code, text) = shell_output(&directory, &format!("tierfs {command}"));
+            assert_eq!((code, text.as_str()), (0, "2 same, 0 different\n"), "{command}");
+        }
+    }
+}
+
+/// Commands without a place in a store, or whose forms have a test of their own.
+const OTHERS: [&str; 23] = [
+    "init",
+    "mount",
+    "index",
+    "clone",
+    "pull",
+    "tag",
+    "gc",
+    "cache",
+    "umount",
+    "csi",
+    "diff",
+    "join",
+    "mv",
+    "status",
+    "top",
+    "jobs",
+    "cancel",
+    "fsck",
+    "gpu-read",
+    "cgeb",
+    "bench",
+    "completions",
+    "man",
+];
+
+#[test]
+fn each_command_is_one_of_those_whose_forms_are_tried_or_of_the_others() {
+    let (code, help) = shell_output(Path::new("/"), "tierfs --help");
+    assert_eq!(code, 0);
+    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let names = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let mut names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    names.retain(|name| *name != "help");
+    let mut known: Vec<&str> = COMMANDS.iter().filter_map(|command| command.split(' ').next()).collect();
+    known.extend(OTHERS);
+    known.sort_unstable();
+    known.dedup();
+    names.sort_unstable();
+    assert_eq!(names, known);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::store::Store;
 use crate::store::disk::files::FileDisk;
 
 /// Commands whose first words are STORE and a name in it.
-const BY_STORE: [&str; 5] = ["export", "import", "mv", "push", "rm"];
+const BY_STORE: [&str; 6] = ["export", "import", "log", "mv", "push", "rm"];
 /// Those of them that do not take a mount point as the store.
 const OF_STORES_ALONE: [&str; 2] = ["import", "push"];
 
@@ -138,14 +138,23 @@ pub(in crate::cli) fn in_mount(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         return Ok(if is_meant { named } else { paths.to_vec() });
     }
     if !Store::exists(&FileDisk::new(first)) {
-        let in_mount = |path: &PathBuf| match below_store(path) {
-            Some((store, below)) => Ok(mountpoint_of(&store)?.join(below)),
-            None => Ok(path.clone()),
-        };
-        return paths.iter().map(in_mount).collect();
+        return paths.iter().map(|path| one_in_mount(path)).collect();
     }
     let mountpoint = mountpoint_of(first)?;
     Ok(if names.is_empty() { vec![mountpoint] } else { below(&mountpoint) })
+}
+
+/// A path in a mount: the path itself, unless it lies below the directory of a mounted store.
+///
+/// # Errors
+///
+/// `Invalid` for one below a store that is not mounted.
+pub(in crate::cli) fn one_in_mount(path: &Path) -> Result<PathBuf> {
+    let below = if matches!(mount_of(path), Ok(None)) { below_store(path) } else { None };
+    match below {
+        Some((store, below)) => Ok(mountpoint_of(&store)?.join(below)),
+        None => Ok(path.to_owned()),
+    }
 }
 
 fn mountpoint_of(store: &Path) -> Result<PathBuf> {
