@@ -151,7 +151,7 @@ fn one_port_has_the_metrics_of_all_daemons_also_while_one_hangs() {
     };
     // By the parser of the Prometheus project, which refuses a sample or a family that is there twice.
     let found = shown();
-    assert_eq!(found["stores"], serde_json::json!([url, store]));
+    assert_eq!(found["stores"], serde_json::json!([store, url]));
     let samples = found["samples"].as_object().unwrap();
     let of = |name: &str| {
         let named = samples.iter().filter(|(sample, _)| sample.split('{').next() == Some(name));
