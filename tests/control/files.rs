@@ -1,11 +1,11 @@
 //! Names, modes, owners and refusals.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use support::{Place, as_nobody, imported, names, put, refused, sendfile, truncate};
+use support::{Place, as_nobody, imported, names, put, refused, truncate};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -54,23 +54,6 @@ fn status_files_refuse_writes_and_action_files_refuse_reads() {
     put(&sync, "").unwrap();
     refused(put(&sync, &"x".repeat(70_000)), libc::EINVAL);
     support::shell(&mounted.mountpoint, "echo 1 > .ctl/sync; echo 1 >> .ctl/sync; : > .ctl/sync");
-}
-
-/// Nothing sent stands for the end of a text, for example in the cat of busybox.
-#[test]
-fn a_text_cannot_be_sent_by_its_size_of_zero_and_so_is_read() {
-    let (place, _) = imported(&[]);
-    let mounted = place.mount(&[]);
-    for file in [".ctl/status", ".ctl/metrics", "demo/.ctl/quota", "demo/model/.ctl/status"] {
-        let path = mounted.path(file);
-        let (mut open, to) = (fs::File::open(&path).unwrap(), fs::File::create(place.path("sent")).unwrap());
-        refused(sendfile(&open, &to, 1 << 16), libc::EINVAL);
-        refused(open.seek(SeekFrom::Start(1)), libc::ESPIPE);
-        let (mut first, mut text) = ([0; 7], Vec::new());
-        open.read_exact(&mut first).unwrap();
-        open.read_to_end(&mut text).unwrap();
-        assert!(!text.is_empty(), "{file}");
-    }
 }
 
 #[test]

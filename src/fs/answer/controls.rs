@@ -31,8 +31,7 @@ impl Dispatcher {
         let open_flags = OpenedFlags::DIRECT | OpenedFlags::NO_FLUSH;
         let (mounted, handles) = (self.mounted.clone(), self.handles.clone());
         let record = OpenRecord { user, ..self.record(ino, flags) };
-        let shape = self.vfs.row(&view).map(|row| row.shape);
-        if shape == Some(Shape::Growing) {
+        if self.vfs.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
             let (start, _) = mounted.store().events().range();
             let handle = handles.insert(
                 Handle::Growing(AtomicU64::new(start)),
@@ -40,12 +39,6 @@ impl Dispatcher {
             );
             return reply.opened(&Opened::served(handle, open_flags));
         }
-        // sendfile(2) reads the page cache up to the size that the kernel knows, and would send nothing of a text whose size is
-        // shown as 0. Of such a file it fails, so that programs such as the cat of busybox read instead.
-        let open_flags = match shape {
-            Some(Shape::File) => open_flags | OpenedFlags::NOT_SEEKABLE,
-            _ => open_flags,
-        };
         let shows = !flags.writes_only();
         in_progress::on_own_thread(move || {
             guarded(&mounted, "open", || {

@@ -72,8 +72,6 @@ impl OpenedFlags {
     pub const DIRECT: OpenedFlags = OpenedFlags(1);
     /// The page cache stays as it is.
     pub const KEEPS_CACHE: OpenedFlags = OpenedFlags(1 << 1);
-    /// It is read from its begin to its end, as a pipe: lseek(2) and pread(2) are ESPIPE, sendfile(2) is EINVAL.
-    pub const NOT_SEEKABLE: OpenedFlags = OpenedFlags(1 << 2);
     /// The listing of the directory may be cached.
     pub const CACHES_LISTING: OpenedFlags = OpenedFlags(1 << 3);
     /// A close sends no flush.
