@@ -9,11 +9,6 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use prometheus_client::encoding::text;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-
 use crate::csi::driver::Driver;
 use crate::csi::failure::Outcome;
 use crate::model::{Error, ErrorKind, Result};
@@ -29,25 +24,18 @@ const DAEMON: &str = "daemon";
 /// The last line of a text.
 const END: &str = "# EOF";
 
-type Labels = Vec<(&'static str, String)>;
-
 /// The metrics of this node as OpenMetrics text.
 pub(in crate::csi) fn of_node(driver: &Driver) -> Result<String> {
-    let failed = |text: String| Error::new(ErrorKind::Unsupported, text);
-    let asked = asked(driver).map_err(|failure| failed(failure.text))?;
-    let (is_up, volumes) = (Family::<Labels, Gauge>::default(), Family::<Labels, Gauge>::default());
-    for daemon in &asked {
-        let labels = vec![("store", daemon.place.clone()), (DAEMON, daemon.digest.clone())];
-        is_up.get_or_create(&labels).set(daemon.text.is_some().into());
-        volumes.get_or_create(&labels).set(i64::try_from(daemon.volumes).unwrap_or(i64::MAX));
-    }
-    let mut registry = Registry::default();
-    registry.register("tierfs_csi_daemon_up", "1 if a daemon of this node has answered, or else 0", is_up);
-    registry.register("tierfs_csi_volumes", "volumes of this node by daemon", volumes);
-    let mut own = String::new();
-    text::encode(&mut own, &registry).map_err(|error| failed(format!("cannot format metrics: {error}")))?;
+    let asked = asked(driver).map_err(|failure| Error::new(ErrorKind::Io, failure.text))?;
     let mut merged = Merged::default();
-    merged.add(&own, None);
+    for (name, help, value) in OWN {
+        let mut text = format!("# HELP {name} {help}.\n# TYPE {name} gauge\n");
+        for daemon in &asked {
+            let (store, value) = (escaped(&daemon.place), value(daemon));
+            text.push_str(&format!("{name}{{store=\"{store}\",{DAEMON}=\"{}\"}} {value}\n", daemon.digest));
+        }
+        merged.add(&text, None);
+    }
     for daemon in &asked {
         let label = format!("{DAEMON}=\"{}\"", daemon.digest);
         daemon.text.iter().for_each(|text| merged.add(text, Some(&label)));
@@ -63,6 +51,22 @@ struct Asked {
     volumes: usize,
     /// `None` if it has not answered.
     text: Option<String>,
+}
+
+/// A name, a description, and the value for a daemon.
+type Gauge = (&'static str, &'static str, fn(&Asked) -> usize);
+
+/// The metrics of the plugin itself.
+const OWN: [Gauge; 2] = [
+    ("tierfs_csi_daemon_up", "1 if a daemon of this node has answered, or else 0", |daemon| {
+        usize::from(daemon.text.is_some())
+    }),
+    ("tierfs_csi_volumes", "volumes of this node by daemon", |daemon| daemon.volumes),
+];
+
+/// A text as the value of a label.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Asks all daemons at the same time.

@@ -4,62 +4,14 @@
 //! listing shows. The first name that a program makes in it makes it, so that `cp` needs no mkdir(2). A program that has opened the
 //! directory before goes on in the collection by the inode number that it knows; everybody else gets that of the collection.
 
-use std::collections::HashMap;
-
-use parking_lot::Mutex;
-
 use crate::model::{Error, ErrorKind, Owner, Result, check_label};
 use crate::store::{Access, ROOT};
 use crate::vfs::tree::attr::Attr;
 use crate::vfs::tree::change::other_collection;
 use crate::vfs::tree::ino::{Ino, Place};
 use crate::vfs::tree::location::Located;
+use crate::vfs::tree::unmade_names::{MODE, Unmade};
 use crate::vfs::tree::vfs::Vfs;
-
-/// The mode of the root, and of directories that are made.
-pub(super) const MODE: u32 = 0o755;
-/// Beyond so many names all are forgotten. The kernel looks up again those that it still knows.
-const NAMES_MAX: usize = 1 << 14;
-
-/// A tenant or a collection that nobody has made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unmade {
-    pub tenant: String,
-    /// The name of the collection; `None` for the tenant itself.
-    pub collection: Option<String>,
-}
-
-/// The names that were looked up, by their places.
-#[derive(Default)]
-pub(super) struct UnmadeNames(Mutex<HashMap<Place, Unmade>>);
-
-impl UnmadeNames {
-    /// Keeps the name of a place. Returns whether no other name has it.
-    fn note(&self, place: Place, unmade: &Unmade) -> bool {
-        let mut names = self.0.lock();
-        if names.len() >= NAMES_MAX {
-            names.clear();
-        }
-        names.entry(place).or_insert_with(|| unmade.clone()) == unmade
-    }
-
-    fn get(&self, place: Place) -> Option<Unmade> {
-        self.0.lock().get(&place).cloned()
-    }
-
-    fn forget(&self, place: Place) {
-        self.0.lock().remove(&place);
-    }
-}
-
-impl Unmade {
-    pub(super) fn place(&self) -> Place {
-        match &self.collection {
-            None => Place::Tenant(Ino::tenant_hash(&self.tenant)),
-            Some(collection) => Place::Unmade(Ino::tenant_hash(&format!("{}/{collection}", self.tenant))),
-        }
-    }
-}
 
 impl Vfs {
     fn makes_directories(&self) -> bool {

@@ -31,7 +31,7 @@ use crate::vfs::tree::row_orders::RowOrders;
 use crate::vfs::tree::tag_places::{TAGS_NAME, TAGS_PLACE, TagNumbers, TagsView, Viewer};
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
-use crate::vfs::tree::unmade::{MODE, UnmadeNames};
+use crate::vfs::tree::unmade_names::{MODE, UnmadeNames};
 
 /// The mounted tree without the kernel: numbers and names to nodes, and the requests on them.
 ///
