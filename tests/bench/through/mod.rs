@@ -13,6 +13,7 @@ mod packed;
 mod readers;
 mod remote;
 mod small;
+mod steps;
 mod transport;
 
 pub use cost::{BLOCK_BYTES, large, of_process};
@@ -45,6 +46,7 @@ pub fn rows() -> Vec<Row> {
     rows.extend(others::rows());
     rows.extend(cost::rows());
     rows.extend(remote::rows());
+    rows.extend(steps::rows());
     rows
 }
 
