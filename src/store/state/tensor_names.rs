@@ -179,13 +179,7 @@ impl DirectoryTensors {
 
     /// The names below a path that is empty or ends with a slash, in the order of their places, which are numbers of
     /// tensors, after `after`; at most `most`.
-    pub fn list(
-        &self,
-        scope: &Scope,
-        prefix: &[u8],
-        after: u64,
-        most: usize,
-    ) -> Vec<Listed> {
+    pub fn list(&self, scope: &Scope, prefix: &[u8], after: u64, most: usize) -> Vec<Listed> {
         if let Some(found) = self.list_few(scope, prefix, after, most) {
             return found;
         }
@@ -227,13 +221,7 @@ impl DirectoryTensors {
     }
 
     /// The same by the paths, without a look at all tensors of the containers. `None` if too many have the prefix.
-    fn list_few(
-        &self,
-        scope: &Scope,
-        prefix: &[u8],
-        after: u64,
-        most: usize,
-    ) -> Option<Vec<Listed>> {
+    fn list_few(&self, scope: &Scope, prefix: &[u8], after: u64, most: usize) -> Option<Vec<Listed>> {
         let from = self.by_path.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
         let mut paths = from.map(|(path, _)| path).take_while(|path| path.starts_with(prefix));
         let few: Vec<&Arc<[u8]>> = paths.by_ref().take(FEW).collect();
