@@ -1,5 +1,6 @@
 //! The place of an imported file: its name and the directories above it.
 
+#[cfg(feature = "mount")]
 use crate::model::{escape_component, is_reserved};
 
 /// The place of a file in its collection. Its names are those that it gets there.
@@ -12,6 +13,7 @@ pub struct Target {
 
 impl Target {
     /// A file below directories of the source. Names that stand for trees of the mount are escaped.
+    #[cfg(feature = "mount")]
     pub(in crate::ingest) fn new(directories: &[Vec<u8>], name: &[u8]) -> Target {
         let directories = directories.iter().map(|directory| shown(directory)).collect();
         Target { directories, name: shown(name) }
@@ -31,6 +33,7 @@ impl Target {
     }
 }
 
+#[cfg(feature = "mount")]
 fn shown(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(name) if is_reserved(name) => escape_component(name).into_bytes(),
