@@ -399,7 +399,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Changes the reserved amount, without I/O: versions count as they did at the last [`Meter::count_for_limits`]. `Quota` if that
+    /// Changes the reserved amount, without I/O: versions count as they did when they were last counted. `Quota` if that
     /// exceeds a limit; the reservation then stays as it was.
     pub fn set(&mut self, wanted: Use) -> Result<()> {
         self.meter.take(wanted.without(self.held))?;
