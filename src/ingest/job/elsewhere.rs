@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -110,14 +110,18 @@ struct RecognizedFile {
 }
 
 impl Added<'_> {
-    /// Recognizes files, several at a time.
+    /// Recognizes files, several at a time, up to the first that fails.
     fn recognized_each(&self, files: &[&Elsewhere]) -> Vec<Result<Option<RecognizedFile>>> {
-        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let (next, done, has_failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicBool::new(false));
         let work = || {
             loop {
+                if has_failed.load(Ordering::Relaxed) {
+                    return;
+                }
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(file) = files.get(at) else { return };
                 let recognized = self.recognized(file);
+                has_failed.fetch_or(recognized.is_err(), Ordering::Relaxed);
                 done.lock().push((at, recognized));
             }
         };

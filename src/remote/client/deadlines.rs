@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
+use crate::remote::client::window::LIMIT_SILENT;
+
 /// The last part of the time of an operation, in which nothing is repeated: one in so many.
 const LAST: u32 = 20;
 /// While the server leaves requests without an answer, one that receives nothing leaves its place to others after this part
@@ -50,12 +52,14 @@ pub(super) struct Pauses {
     longest: Duration,
     /// Whether the server has left a request of the operation without an answer.
     pub was_silent: bool,
+    /// The least number of requests at a time after it has.
+    pub least_places: usize,
 }
 
 impl Pauses {
     pub fn new(deadlines: Deadlines) -> Pauses {
         let (total, next, longest) = (deadlines.total, deadlines.pause, deadlines.pause_max);
-        Pauses { since: Instant::now(), total, next, longest, was_silent: false }
+        Pauses { since: Instant::now(), total, next, longest, was_silent: false, least_places: LIMIT_SILENT }
     }
 
     /// The time until the deadline.

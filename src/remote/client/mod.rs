@@ -45,7 +45,7 @@ use crate::remote::client::deadlines::{Pauses, REPEATED};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
 use crate::remote::client::version::{Pin, unquoted};
-use crate::remote::client::window::{Class, LIMIT_MIN, LIMIT_SILENT, Permit, Window};
+use crate::remote::client::window::{Class, LIMIT_MIN, Permit, Window};
 
 mod body;
 pub(in crate::remote) mod credentials;
@@ -418,7 +418,9 @@ impl Client {
             let _permit = self.shared.enter(Class::Demand, len, &mut pauses).await?;
             let mut known = 0;
             loop {
-                let sent = self.repeated(put, Pauses::new(self.shared.deadlines), None).await;
+                // Uploads leave no places to others.
+                let pauses = Pauses { least_places: LIMIT_MIN, ..Pauses::new(self.shared.deadlines) };
+                let sent = self.repeated(put, pauses, None).await;
                 let timeouts = timeouts.load(Ordering::Relaxed);
                 // On a slow link there are fewer uploads at a time by now.
                 if sent.is_ok() || timeouts == known || timeouts >= TIMEOUTS_MAX {
@@ -514,11 +516,12 @@ impl Client {
         let (mut stall, mut silence) =
             (deadlines.stall.min(pauses.left()), deadlines.silence.min(pauses.left()));
         let mut keeps_place = self.shared.keeps_place(pauses).min(stall);
+        let mut left = None;
         while !reading.is_done() {
             let next = match tokio::time::timeout(keeps_place, body.next()).await {
                 Ok(next) => Ok(next),
                 Err(_) => {
-                    *permit = None;
+                    left = permit.take().map(Permit::leave).or(left);
                     tokio::time::timeout(stall.saturating_sub(keeps_place), body.next()).await
                 }
             };
@@ -642,7 +645,7 @@ impl Client {
             let answer = match tokio::time::timeout(self.shared.keeps_place(&pauses), &mut answer).await {
                 Ok(answer) => answer,
                 Err(_) => {
-                    permit = None;
+                    let _left = permit.take().map(Permit::leave);
                     answer.await
                 }
             };
@@ -664,7 +667,7 @@ impl Client {
         }
         // An object that the server never sends must not keep others waiting again and again.
         if failure.is_overload() && !(is_silent && pauses.was_silent) {
-            self.shared.window.slow_down(if is_silent { LIMIT_SILENT } else { LIMIT_MIN });
+            self.shared.window.slow_down(if is_silent { pauses.least_places } else { LIMIT_MIN });
         }
         pauses.was_silent |= is_silent;
         let pause = match &failure {
@@ -755,7 +758,7 @@ impl Shared {
         let Deadlines { stall, silence, pause_max, .. } = self.deadlines;
         // A request that is left without an answer is repeated, and notes that again, in this time.
         let is_silent = pauses.was_silent || self.window.was_silent_within(silence + pause_max);
-        if is_silent { stall / REPEATED } else { stall }
+        if is_silent && self.window.may_leave() { stall / REPEATED } else { stall }
     }
 
     /// Waits for an answer without a body.

@@ -41,6 +41,8 @@ struct State {
     limit: usize,
     active: usize,
     bytes: u64,
+    /// Requests in flight that have left their places.
+    departed: usize,
     /// Successes since the limit last changed.
     succeeded: usize,
     halved: Option<Instant>,
@@ -62,6 +64,7 @@ impl Default for State {
             limit: LIMIT_START,
             active: 0,
             bytes: 0,
+            departed: 0,
             succeeded: 0,
             halved: None,
             silent: None,
@@ -75,6 +78,11 @@ impl Default for State {
 pub struct Permit {
     window: Arc<Window>,
     bytes: u64,
+}
+
+/// A request that goes on without a place.
+pub(super) struct Departed {
+    window: Arc<Window>,
 }
 
 impl Window {
@@ -144,6 +152,11 @@ impl Window {
         self.state.lock().silent = Some(Instant::now());
     }
 
+    /// Whether a further request may go on without a place.
+    pub(super) fn may_leave(&self) -> bool {
+        self.state.lock().departed < LIMIT_START
+    }
+
     /// Whether the server has left a request without an answer in this last time.
     pub(super) fn was_silent_within(&self, time: Duration) -> bool {
         self.state.lock().silent.is_some_and(|silent| silent.elapsed() < time)
@@ -193,6 +206,21 @@ impl State {
             }
         }
         None
+    }
+}
+
+impl Permit {
+    /// Leaves the place to others, while the request goes on until this is dropped.
+    pub(super) fn leave(self) -> Departed {
+        self.window.state.lock().departed += 1;
+        Departed { window: self.window.clone() }
+    }
+}
+
+impl Drop for Departed {
+    fn drop(&mut self) {
+        let mut state = self.window.state.lock();
+        state.departed = state.departed.saturating_sub(1);
     }
 }
 

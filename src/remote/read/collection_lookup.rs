@@ -54,8 +54,8 @@ pub(in crate::remote) struct CollectionLookup {
     listed: Mutex<Option<Listing>>,
     /// Entries that were made of manifests.
     read: Mutex<HashMap<OwnedCollectionName, ListedCollection>>,
-    /// Collections whose manifests are being read for a listing.
-    reading: Mutex<HashSet<OwnedCollectionName>>,
+    /// Collections whose manifests are being read for a listing, and since when.
+    reading: Mutex<HashMap<OwnedCollectionName, Instant>>,
     threads: Arc<WaitingThreads>,
 }
 
@@ -359,10 +359,10 @@ impl CollectionLookup {
         }
     }
 
-    /// The manifest of a collection as one that is read; `None` if an earlier listing still waits for it.
+    /// The manifest of a collection as one that is read; `None` if an earlier listing has waited for it in vain.
     fn begin_reading(&self, key: &OwnedCollectionName) -> Option<Reading<'_>> {
-        let is_first = self.reading.lock().insert(key.clone());
-        is_first.then(|| Reading { lookup: self, key: key.clone() })
+        let since = *self.reading.lock().entry(key.clone()).or_insert_with(Instant::now);
+        (since.elapsed() < READ_PATIENCE).then(|| Reading { lookup: self, key: key.clone() })
     }
 
     /// Reads the manifests of collections, 64 at a time, and passes their entries to `take` until it returns `false`. Those

@@ -616,16 +616,24 @@ impl Files {
         }
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
+            let is_expected = AtomicBool::new(!is_kept);
+            let has_place = || {
+                if !is_expected.load(Ordering::Relaxed) {
+                    is_expected.store(source.piece_buffer.expect(piece.raw), Ordering::Relaxed);
+                }
+                is_expected.load(Ordering::Relaxed)
+            };
             let told = |news: DiskNews<'_>| match news {
                 DiskNews::Left(name, bytes) => {
                     source.piece_buffer.keep_ahead(name, bytes);
                     false
                 }
-                news => source.disk_told(&news),
+                // Without a place in memory it goes on to a slow disk.
+                news => source.disk_told(&news) || !has_place(),
             };
             // A reader that wants the piece tries again and gets the error.
             drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
-            if !is_kept {
+            if is_expected.load(Ordering::Relaxed) {
                 source.piece_buffer.came(piece.raw);
             }
         });
@@ -664,6 +672,8 @@ impl Files {
         match file.parts.begin(place, piece, part.clone(), &self.source.part_buffer) {
             PartOf::Kept(bytes) => Ok(wanted(&bytes)),
             PartOf::Request(coming) => {
+                // Perhaps it has failed for another while this one waited.
+                self.source.piece_buffer.failed(&piece.name)?;
                 let Some((_, inside)) = asked else { return Ok(None) };
                 let Some(bytes) = self.requested(piece, inside)? else { return Ok(None) };
                 let found = wanted(&bytes);

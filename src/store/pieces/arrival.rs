@@ -33,8 +33,18 @@ pub struct Arrival<'a, C> {
     written: usize,
     from: u64,
     bytes: u64,
-    /// Time of writing, and of waiting until another piece was written.
-    writing: Duration,
+    progress: Progress,
+}
+
+/// The part of a piece that a file has taken.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Progress {
+    /// Bytes.
+    pub written: u64,
+    /// Time of writing.
+    pub writing: Duration,
+    /// Time of waiting until other pieces were written.
+    pub waiting: Duration,
 }
 
 impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
@@ -50,7 +60,7 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
             written: 0,
             from: 0,
             bytes: 0,
-            writing: Duration::ZERO,
+            progress: Progress::default(),
         }
     }
 
@@ -77,9 +87,9 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
         Ok(*self.hasher.finalize().as_bytes())
     }
 
-    /// The bytes that were written, and the time that those who brought them have waited for the file.
-    pub fn progress(&self) -> (u64, Duration) {
-        (self.from, self.writing)
+    /// The part that the file has taken.
+    pub fn progress(&self) -> Progress {
+        Progress { written: self.from, ..self.progress }
     }
 
     /// Writes no more. Returns the bytes that have arrived, and their hasher.
@@ -105,7 +115,7 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
     fn wait_for_turn(&mut self) -> MutexGuard<'a, ()> {
         let (turn, begun) = (self.turn, Instant::now());
         let held = turn.lock();
-        self.writing += begun.elapsed();
+        self.progress.waiting += begun.elapsed();
         held
     }
 
@@ -145,7 +155,7 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
             }
             let begun = Instant::now();
             self.file.write_parts_at(&parts, offset)?;
-            self.writing += begun.elapsed();
+            self.progress.writing += begun.elapsed();
             self.drop_first(count);
             offset += count;
             len -= count;
@@ -214,7 +224,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(arrival.finish().unwrap(), *blake3::hash(&bytes).as_bytes());
-            prop_assert_eq!(arrival.progress().0, bytes.len() as u64);
+            prop_assert_eq!(arrival.progress().written, bytes.len() as u64);
             let mut wanted = vec![0; at as usize];
             for extent in &placed {
                 let from = &bytes[extent.piece_offset as usize..][..extent.len as usize];

@@ -28,7 +28,7 @@ use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::pieces::{Bases, TRIES, fetched};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, File, Open, write_new};
-use crate::store::pieces::arrival::Arrival;
+use crate::store::pieces::arrival::{Arrival, Progress};
 use crate::store::pieces::file::{Claim, Got, PieceFile, no_digests, remove};
 use crate::store::pieces::layout::Layout;
 use crate::store::pieces::{map_of, read_map};
@@ -510,8 +510,7 @@ enum Arriving<'a> {
 /// A piece on its way into the file, and what the disk is known to have taken of it.
 struct ToFile<'a> {
     arrival: Arrival<'a, Bytes>,
-    written: u64,
-    waited: Duration,
+    noted: Progress,
     when: Instant,
 }
 
@@ -549,25 +548,33 @@ impl Arriving<'_> {
                 file.note(told);
                 Ok((digest, None))
             }
-            Arriving::ToMemory(bytes, hasher) => Ok((*hasher.finalize().as_bytes(), Some(bytes))),
+            Arriving::ToMemory(bytes, hasher) => {
+                // The disk gave some of them back.
+                let digest = hasher.finalize();
+                if blake3::hash(&bytes) != digest {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                Ok((*digest.as_bytes(), Some(bytes)))
+            }
         }
     }
 }
 
 impl<'a> ToFile<'a> {
     fn new(arrival: Arrival<'a, Bytes>) -> ToFile<'a> {
-        ToFile { arrival, written: 0, waited: Duration::ZERO, when: Instant::now() }
+        ToFile { arrival, noted: Progress::default(), when: Instant::now() }
     }
 
     /// Tells how the disk took the bytes that were written since. Returns whether it gets more.
     fn note(&mut self, told: DiskWatch<'_>) -> bool {
-        let (written, waited) = self.arrival.progress();
-        if written == self.written {
+        let progress = self.arrival.progress();
+        if progress.written == self.noted.written {
             return true;
         }
-        let bytes = written - self.written;
-        let (writing, total) = (waited.saturating_sub(self.waited), self.when.elapsed());
-        (self.written, self.waited, self.when) = (written, waited, Instant::now());
-        told(DiskNews::Wrote(Written { bytes, writing, total }))
+        let (bytes, total) = (progress.written - self.noted.written, self.when.elapsed());
+        let writing = progress.writing.saturating_sub(self.noted.writing);
+        let waiting = progress.waiting.saturating_sub(self.noted.waiting);
+        (self.noted, self.when) = (progress, Instant::now());
+        told(DiskNews::Wrote(Written { bytes, writing, waiting, total }))
     }
 }

@@ -21,8 +21,10 @@ const BYPASSED: Duration = Duration::from_secs(10);
 pub struct Written {
     /// Bytes.
     pub bytes: u64,
-    /// Time of writing, and of waiting for other pieces that are written.
+    /// Time of writing.
     pub writing: Duration,
+    /// Time of waiting for other pieces that were written.
+    pub waiting: Duration,
     /// All of the time, from the request or the last part on.
     pub total: Duration,
 }
@@ -48,6 +50,7 @@ impl Written {
         Written {
             bytes: self.bytes.saturating_add(other.bytes),
             writing: self.writing.saturating_add(other.writing),
+            waiting: self.waiting.saturating_add(other.waiting),
             total: self.total.saturating_add(other.total),
         }
     }
@@ -58,7 +61,7 @@ impl Written {
     fn lags(&self, within: Duration) -> bool {
         let busy = self.writing.min(within).as_secs_f64();
         let is_slow = (self.bytes as f64) < busy * ENOUGH_BYTES_A_SECOND as f64;
-        is_slow && (self.writing * 2 > self.total || self.writing * 10 > within * 9)
+        is_slow && ((self.writing + self.waiting) * 2 > self.total || self.writing * 10 > within * 9)
     }
 }
 
@@ -93,7 +96,7 @@ mod tests {
 
     fn written(writing: u64, total: u64) -> Written {
         let (writing, total) = (Duration::from_millis(writing), Duration::from_millis(total));
-        Written { bytes: 8 << 20, writing, total }
+        Written { bytes: 8 << 20, writing, waiting: Duration::ZERO, total }
     }
 
     #[test]
