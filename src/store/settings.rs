@@ -29,8 +29,6 @@ pub struct Settings {
     pub share: Share,
     /// Whether events are kept in the trail of the store.
     pub audit: bool,
-    /// Whether the first name that a program makes in a collection makes the collection and its tenant.
-    pub makes_directories: bool,
     /// Rules for automatic changes of tier.
     pub rules: Rules,
 }
@@ -91,7 +89,6 @@ impl Settings {
             pack: PACKS[0],
             share: Share::Tenant,
             audit: true,
-            makes_directories: false,
             rules: Rules::default(),
         }
     }
@@ -124,10 +121,7 @@ impl Settings {
              # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
              share = \"{}\"\n\n\
              # Whether imports, moves, repairs and changes of settings are kept in .tierfs.audit: on or off.\n\
-             audit = \"{}\"\n\n\
-             # How a mount gets tenants and collections: explicit (programs make them), or auto (each name leads to an empty\n\
-             # directory, which the first file in it makes).\n\
-             mkdir = \"{}\"\n\n{}",
+             audit = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
@@ -136,7 +130,6 @@ impl Settings {
             self.pack,
             self.share.name(),
             if self.audit { "on" } else { "off" },
-            if self.makes_directories { "auto" } else { "explicit" },
             self.rules.to_text()
         )
     }
@@ -190,17 +183,6 @@ impl Settings {
                         Some("on") => true,
                         Some("off") => false,
                         _ => return Err(Error::invalid("tierfs.toml: audit must be \"on\" or \"off\"")),
-                    };
-                }
-                "mkdir" => {
-                    settings.makes_directories = match value.as_str() {
-                        Some("auto") => true,
-                        Some("explicit") => false,
-                        _ => {
-                            return Err(Error::invalid(
-                                "tierfs.toml: mkdir must be \"auto\" or \"explicit\"",
-                            ));
-                        }
                     };
                 }
                 other if settings.rules.take(other, value)? => {}
@@ -371,7 +353,6 @@ mod tests {
         settings.keep.push("a \"quoted\"\\part".to_owned());
         settings.passthrough_files_max = 7;
         settings.audit = false;
-        settings.makes_directories = true;
         settings.pack = "ladder";
         assert_eq!(Settings::parse(&settings.to_text()).unwrap(), settings);
     }
@@ -383,7 +364,6 @@ mod tests {
         assert!(Settings::parse(&text.replace("format = 1", "format = 2")).is_err());
         assert!(Settings::parse(&text.replace("max = 4096", "max = -1")).is_err());
         assert!(Settings::parse(&text.replace("pack = \"none\"", "pack = \"zip\"")).is_err());
-        assert!(Settings::parse(&text.replace("mkdir = \"explicit\"", "mkdir = \"yes\"")).is_err());
         assert!(Settings::parse("").is_err());
     }
 

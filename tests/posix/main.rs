@@ -31,7 +31,6 @@ mod read_only;
 mod reading;
 mod sparse;
 mod stress;
-mod unmade;
 mod versions;
 // Other test binaries use the rest of it.
 #[path = "../library/mod.rs"]

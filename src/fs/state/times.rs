@@ -60,10 +60,10 @@ impl Times {
         if attr.is_unlogged || attr.ino.is_plain() { Duration::ZERO } else { self.of_place(attr) }
     }
 
-    /// Timeout by kind of inode. Controls, and directories that are not made yet, change without notice, so they have none.
+    /// Timeout by kind of inode. Controls change without notice, so they have none.
     fn of_place(&self, attr: &Attr) -> Duration {
         match attr.ino.place() {
-            Place::Control { .. } | Place::FormControl { .. } | Place::Unmade(_) => Duration::ZERO,
+            Place::Control { .. } | Place::FormControl { .. } => Duration::ZERO,
             Place::Form { .. } | Place::Numbered { .. } => self.entries.min(FORM_TIME),
             _ => self.entries,
         }

@@ -14,7 +14,7 @@ use crate::vfs::tree::ino::{ChildName, Ino, Place};
 use crate::vfs::tree::invalidation::Invalidation;
 use crate::vfs::tree::list_mode::ListMode;
 use crate::vfs::tree::location::{CONTROL_NAME, FORMS_NAME};
-use crate::vfs::tree::location::{ControlView, FileView, Located, no_name};
+use crate::vfs::tree::location::{ControlView, FileView, Located};
 use crate::vfs::tree::relocation::label;
 use crate::vfs::tree::unlinked_files::{RemovedNode, UnlinkedFile};
 use crate::vfs::tree::vfs::Vfs;
@@ -244,7 +244,7 @@ impl Vfs {
 
     /// Creates an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: Owner) -> Result<(Ino, Located)> {
-        let directory = self.directory_to_add(self.made(parent, Some(owner))?, name)?;
+        let directory = self.directory_to_add(parent, name)?;
         self.make_room_in_caches(&directory.collection);
         self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
         self.found_in(&directory, name)
@@ -253,7 +253,7 @@ impl Vfs {
     /// Creates an empty file without a name, which has its place in a directory. It lasts while it is open, unless a link
     /// gives it a name.
     pub fn create_nameless(&self, parent: Ino, mode: u32, owner: Owner) -> Result<Ino> {
-        let Directory { collection, node } = self.directory_to_add(self.made(parent, Some(owner))?, b"")?;
+        let Directory { collection, node } = self.directory_to_add(parent, b"")?;
         let entry = self.with_room(|| open::create_nameless(&collection, node, mode, owner))?;
         let ino = Ino::of(Place::Node { collection: collection.state().number(), node: entry.id });
         let ino = ino.ok_or_else(|| Error::unsupported("more than 2^38 files in a collection"))?;
@@ -303,7 +303,6 @@ impl Vfs {
             })
         };
         self.check_access()?;
-        let parent = self.made(parent, Some(owner))?;
         match self.locate(parent)? {
             _ if name == CONTROL_NAME.as_bytes() => return Err(not_here()),
             Located::Root => self.store().create_tenant(label()?, owner, mode)?,
@@ -320,7 +319,7 @@ impl Vfs {
 
     /// Creates a symbolic link.
     pub fn symlink(&self, parent: Ino, name: &[u8], target: &[u8], owner: Owner) -> Result<(Ino, Located)> {
-        let directory = self.directory_to_add(self.made(parent, Some(owner))?, name)?;
+        let directory = self.directory_to_add(parent, name)?;
         let collection = &directory.collection;
         let link = self.with_room(|| open::symlink(collection, directory.node, name, target, owner))?;
         self.queue_invalidation(self.forget(collection, self.look_at_blob(collection, link)?, None));
@@ -424,7 +423,6 @@ impl Vfs {
     /// Renames a file or a directory within its collection, a collection, or a tenant.
     pub fn rename(&self, from: ChildName<'_>, to: ChildName<'_>, keep: bool) -> Result<Invalidation> {
         self.check_access()?;
-        let to = ChildName { parent: self.made_to_rename(from.parent, to.parent)?, ..to };
         match (self.locate(from.parent)?, self.locate(to.parent)?) {
             (Located::Root, Located::Root) => return self.rename_tenant(from.name, to.name),
             (Located::Tenant(old), Located::Tenant(new)) => {
@@ -620,7 +618,6 @@ impl Vfs {
     /// Sets attributes, and with `bytes` the size.
     pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         self.check_access()?;
-        let ino = self.made(ino, None)?;
         let located = match self.locate(ino) {
             Err(error) => return self.set_unlinked(ino, set, bytes, error),
             Ok(located) => located,
@@ -764,7 +761,6 @@ impl Vfs {
                 let text = "files have their place in a collection, a directory below: mkdir COLLECTION";
                 Err(Error::new(ErrorKind::Denied, text))
             }
-            Located::Unmade(_) => Err(no_name(name)),
             _ => Err(not_here()),
         }
     }
@@ -791,6 +787,6 @@ pub(super) fn not_here() -> Error {
     Error::new(ErrorKind::Denied, text)
 }
 
-pub(super) fn other_collection() -> Error {
+fn other_collection() -> Error {
     Error::new(ErrorKind::OtherDevice, "a name in another collection")
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 63 | a control or a form; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
-//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of a collection that nobody has made: the same, with 2^23 - 16 in place of the collection's number; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number; of a control of a file in a form: `MIRRORED_FORMS` and `FORMS_PLACE` |
+//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number; of a control of a file in a form: `MIRRORED_FORMS` and `FORMS_PLACE` |
 //!
 //! A form with parameters (`form_numbers.rs`) has the number 15, and its own number in place of the collection's.
 //!
@@ -78,8 +78,6 @@ pub enum Place {
     Root,
     /// A tenant, by a hash of its name.
     Tenant(u64),
-    /// A collection that nobody has made, by a hash of its path.
-    Unmade(u64),
     /// A node of a collection.
     Node { collection: u32, node: EntryId },
     /// A control directory, or something in it.
@@ -142,7 +140,6 @@ impl Ino {
         match place {
             Place::Root => Some(Ino::ROOT),
             Place::Tenant(hash) => Some(Ino(hash)),
-            Place::Unmade(hash) => joined(COLLECTION_END, hash).map(Ino),
             Place::Node { collection, node } => {
                 let low = packed(node, NODE_BITS)?;
                 let fits = low & COMPUTED != 0 || low < PLAIN;
@@ -275,14 +272,12 @@ impl Ino {
             Place::Root
         } else if collection == 0 {
             Place::Tenant(low)
-        } else if collection == COLLECTION_END {
-            Place::Unmade(low)
         } else {
             Place::Node { collection, node: unpacked(low, NODE_BITS) }
         }
     }
 
-    /// The hash that stands for a tenant, or for the path of a collection. It is never the number of the mount.
+    /// The hash that stands for a tenant. It is never the number of the mount.
     pub fn tenant_hash(name: &str) -> u64 {
         let digest = blake3::hash(name.as_bytes());
         let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
@@ -312,8 +307,6 @@ mod tests {
         let places = [
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
-            Place::Unmade(Ino::tenant_hash("acme")),
-            Place::Unmade((1 << 40) - 1),
             Place::Node { collection: 1, node: EntryId(1) },
             Place::Node { collection: 8_388_591, node: EntryId((1 << 38) - 1) },
             Place::Node { collection: 8_388_591, node: EntryId(COMPUTED_FIRST) },

@@ -93,7 +93,6 @@ impl Vfs {
                 let others = near.chain(self.store().each(far, attr_of));
                 Self::list_names(unopened.into_iter().chain(others), after, take)
             }
-            Located::Unmade(_) => Ok(()),
             Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),
             Located::Tags(view) => self.list_tagged(view, Viewer::All, offset, take),
             Located::Form(view) => {
@@ -189,7 +188,6 @@ impl Vfs {
     fn parent(&self, located: &Located) -> Result<Attr> {
         let above = match located {
             Located::Root | Located::Tenant(_) => Located::Root,
-            Located::Unmade(unmade) => self.above_unmade(unmade),
             Located::Control(view) => self.above_control(view)?,
             Located::Form(view) => self.above_form(view)?,
             Located::Tags(view) => self.above_tags(view),
@@ -316,7 +314,7 @@ fn tree_ino(node: Ino, place: u32) -> Option<Ino> {
 fn place_of(ino: Ino) -> u64 {
     match ino.place() {
         Place::Root => 0,
-        Place::Tenant(hash) | Place::Unmade(hash) => hash,
+        Place::Tenant(hash) => hash,
         Place::Node { collection, .. } => u64::from(collection),
         Place::Control { place, .. } | Place::FormControl { place, .. } => u64::from(place),
         Place::Form { form, .. } => u64::from(form),

@@ -8,7 +8,6 @@ use crate::store::{Collection, Node, ROOT};
 use crate::vfs::form::{self, Form, Item};
 use crate::vfs::tree::ino::{Ino, Owner, Place};
 use crate::vfs::tree::tag_places::TagsView;
-use crate::vfs::tree::unmade_names::Unmade;
 
 /// The control directory of the mount, of each tenant and of each collection. Listings hide it, as they
 /// hide [`TENSORS_NAME`](crate::store::TENSORS_NAME) of each directory of a collection.
@@ -26,8 +25,6 @@ pub enum Located {
     /// The directory of tenants.
     Root,
     Tenant(String),
-    /// A tenant or a collection that nobody has made.
-    Unmade(Unmade),
     /// A node of a collection.
     Node(FileView),
     /// A control directory, or something in it.

@@ -39,7 +39,5 @@ pub(in crate::vfs) mod tag_places;
 pub(in crate::vfs) mod tags;
 pub(in crate::vfs) mod tenant;
 pub(in crate::vfs) mod unlinked_files;
-mod unmade;
-pub(in crate::vfs) mod unmade_names;
 mod unnamed_files;
 pub(in crate::vfs) mod vfs;

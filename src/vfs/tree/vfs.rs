@@ -31,7 +31,6 @@ use crate::vfs::tree::row_orders::RowOrders;
 use crate::vfs::tree::tag_places::{TAGS_NAME, TAGS_PLACE, TagNumbers, TagsView, Viewer};
 use crate::vfs::tree::tenant::Mounted;
 use crate::vfs::tree::unlinked_files::Unlinked;
-use crate::vfs::tree::unmade_names::{MODE, UnmadeNames};
 
 /// The mounted tree without the kernel: numbers and names to nodes, and the requests on them.
 ///
@@ -75,7 +74,6 @@ pub(super) struct LookedUp {
     rows: RowOrders,
     tags: TagNumbers,
     caches: CacheUse,
-    unmade: UnmadeNames,
     /// Whether the kernel may know collections that were looked up by an earlier daemon only.
     takes_over: Mutex<bool>,
 }
@@ -146,9 +144,6 @@ impl Vfs {
         }
     }
 
-    pub(super) fn unmade_names(&self) -> &UnmadeNames {
-        &self.looked_up.unmade
-    }
     pub(super) fn kept_adapters(&self) -> &KeptAdapters {
         &self.looked_up.adapters
     }
@@ -184,11 +179,7 @@ impl Vfs {
     pub fn locate(&self, ino: Ino) -> Result<Located> {
         match ino.place() {
             Place::Root => Ok(Located::Root),
-            Place::Tenant(hash) => match self.unmade_at(ino.place())? {
-                Some(unmade) => Ok(unmade),
-                None => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
-            },
-            Place::Unmade(_) => self.unmade_at(ino.place())?.ok_or_else(|| gone(ino)),
+            Place::Tenant(hash) => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
             Place::Node { collection, node } => {
                 let collection = self.numbered(collection)?.ok_or_else(|| gone(ino))?;
                 let node = collection.state().shown(node).ok_or_else(|| gone(ino))?;
@@ -229,8 +220,7 @@ impl Vfs {
 
     /// Looks up `name` in a directory. Fails with `NotFound` where it does not exist.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
-        let found = self.named_in(self.locate(parent)?, name);
-        let found = found.or_else(|error| self.unmade_in(parent, name, error))?;
+        let found = self.named_in(self.locate(parent)?, name)?;
         self.note_true_attributes(found.0);
         Ok(found)
     }
@@ -257,7 +247,6 @@ impl Vfs {
                 let collection = self.collection_named(&tenant, label)?;
                 self.node_in(collection, ROOT)?
             }
-            Located::Unmade(_) => return Err(no_name(name)),
             Located::Node(view)
                 if view.node.entry.id == ROOT
                     && name == CONTROL_NAME.as_bytes()
@@ -300,7 +289,6 @@ impl Vfs {
         let place = match located {
             Located::Root => Place::Root,
             Located::Tenant(name) => Place::Tenant(Ino::tenant_hash(name)),
-            Located::Unmade(unmade) => unmade.place(),
             Located::Node(FileView { collection, node }) => {
                 Place::Node { collection: collection.state().number(), node: node.entry.id }
             }
@@ -318,11 +306,10 @@ impl Vfs {
     pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
         match located {
             Located::Root => {
-                let attr = Attr::directory(ino, MODE, self.mounted.at, self.mounted.by);
+                let attr = Attr::directory(ino, 0o755, self.mounted.at, self.mounted.by);
                 attr.with_directories(self.store.tenants().map_or(0, |tenants| tenants.len()))
             }
             Located::Tenant(name) => self.tenant_attr(ino, name),
-            Located::Unmade(unmade) => self.unmade_attr(ino, unmade),
             Located::Node(FileView { collection, node }) => {
                 // Read before the log, so that the log's answer is at least as new.
                 let written = self.open_file(ino).and_then(|open_file| written(&open_file));
@@ -625,7 +612,7 @@ impl Vfs {
         Ok(is_it.then_some(found))
     }
 
-    pub(super) fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {
+    fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {
         let found = self.found(&collection.state(), node)?;
         Ok(Located::Node(FileView { collection, node: found }))
     }
