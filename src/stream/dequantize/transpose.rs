@@ -21,7 +21,7 @@ use crate::stream::dequantize::rows::{Groups, Held, Rows, read_elements};
 /// Bytes of codes and numbers that are read at once. Longer pieces of rows cost fewer reads.
 const HELD_BYTES: u64 = 32 << 20;
 /// Bytes that are kept. Those of at least one piece are.
-const HELD_BYTES_MAX: usize = 64 << 20;
+const HELD_BYTES_MAX: usize = 160 << 20;
 /// Most rows of a weight and of its tables, of which each takes memory. Layers of models have less than 2^18.
 const ROWS_MAX: u64 = 1 << 22;
 /// Bytes of shown codes that are made at a time, unless one shown row has more.
@@ -51,11 +51,15 @@ struct Kept {
 }
 
 impl Kept {
-    fn get(&self, columns: &Columns) -> Option<Arc<Held>> {
-        self.all.iter().find(|(of, _)| of == columns).map(|(_, found)| found.clone())
+    fn get(&mut self, columns: &Columns) -> Option<Arc<Held>> {
+        let at = self.all.iter().position(|(of, _)| of == columns)?;
+        let used = self.all.remove(at)?;
+        let found = used.1.clone();
+        self.all.push_back(used);
+        Some(found)
     }
 
-    /// Adds codes. The oldest go while there are too many.
+    /// Adds codes. Those that were used longest ago go while there are too many.
     fn add(&mut self, columns: Columns, held: Arc<Held>) {
         self.all.push_back((columns, held));
         while self.all.len() > 1
