@@ -397,6 +397,10 @@ impl Store {
         self.count_if_limited(tenant)?;
         let number = self.free_number()?;
         let mut open = self.open.lock();
+        // Another thread may have made it since.
+        if let Some(made) = open.get(&OwnedCollectionName::new(tenant, name)) {
+            return Ok(made.clone());
+        }
         let collection = Collection::create(
             &self.disk,
             self.id(),

@@ -111,7 +111,7 @@ impl Session {
             log::info!("names of tensors are not kept by this kernel ({error}): it is before 6.16");
         });
         let agreed = Agreed { forgets_names: forgets_names.is_ok(), ..agreed };
-        let (mountpoint, connection) = (mountpoint.to_owned(), connection_of(mountpoint));
+        let (mountpoint, connection) = (mountpoint.to_owned(), connection_of(mountpoint).unwrap_or_default());
         Ok(Session { session: Some(session), device, agreed, mountpoint, connection })
     }
 
@@ -125,11 +125,14 @@ impl Session {
     pub fn is_mounted(&self) -> bool {
         let there = connection_of(&self.mountpoint);
         if !self.is_over() {
-            return self.connection == 0 || there == self.connection;
+            // Where the table of mounts cannot be read, only this mount is known.
+            return self.connection == 0 || there.is_none_or(|there| there == self.connection);
         }
         // A mount whose connection was aborted stays, without an answer. A later mount may have its number.
         let answer = || rustix::fs::statfs(&self.mountpoint);
-        there != 0 && there == self.connection && answer().is_err_and(|error| error == Errno::NOTCONN)
+        self.connection != 0
+            && there == Some(self.connection)
+            && answer().is_err_and(|error| error == Errno::NOTCONN)
     }
 
     /// Whether the kernel has ended the connection.
@@ -154,12 +157,12 @@ impl Drop for Session {
     }
 }
 
-/// The number of the connection of the mount on a directory; 0 if that is not found.
-fn connection_of(mountpoint: &Path) -> u32 {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+/// The number of the connection of the mount on a directory; 0 if there is none. `None` if that is not known.
+fn connection_of(mountpoint: &Path) -> Option<u32> {
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let found =
         topmost(&mounts, mountpoint).filter(|found| found.is_ours() && found.mountpoint == mountpoint);
-    found.map_or(0, |found| found.device)
+    Some(found.map_or(0, |found| found.device))
 }
 
 impl Mounting<'_> {

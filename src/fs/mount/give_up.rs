@@ -345,18 +345,23 @@ impl Mount {
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        for (ino, file) in others {
+        let mut files = (Vec::new(), Vec::new());
+        let mut add = |ino: Ino, file: &OpenFile| -> Result<()> {
+            let copy = copied(file)?;
+            files.0.push(self.vfs().unnamed(ino, file)?);
+            files.1.push(copy.into());
+            Ok(())
+        };
+        for (ino, file) in others.iter().filter(|(ino, _)| !ours.contains_key(ino)) {
             let with_it = bytes.saturating_add(file.bytes());
-            if with_it <= UNNAMED_BYTES_MAX && !ours.contains_key(&ino) {
+            if with_it <= UNNAMED_BYTES_MAX {
                 bytes = with_it;
-                ours.insert(ino, file);
+                if let Err(error) = add(*ino, file) {
+                    log::warn!("inode {:#x} is not handed over: {error}", ino.0);
+                }
             }
         }
-        let mut files = (Vec::new(), Vec::new());
-        for (ino, file) in ours {
-            files.0.push(self.vfs().unnamed(ino, &file)?);
-            files.1.push(copied(&file)?.into());
-        }
+        ours.iter().try_for_each(|(ino, file)| add(*ino, file))?;
         Ok(files)
     }
 }

@@ -220,9 +220,7 @@ fn as_safetensors(
             for part in state.parts(file) {
                 let tensor = part.file().and_then(|part| part.tensor.as_ref());
                 if let Some(tensor) = tensor {
-                    let is_name = safetensors::is_name(&tensor.name);
-                    let name = if is_name { tensor.name.to_string() } else { format!("{}.2", tensor.name) };
-                    found.add(&state, part, name)?;
+                    found.add(&state, part, found.free_name(&tensor.name))?;
                 }
             }
             found.into_parts(true)
@@ -264,6 +262,17 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
+    /// The name of a tensor, or one with a number if the format has another use for it.
+    fn free_name(&self, name: &str) -> String {
+        let is_free = |name: &String| {
+            safetensors::is_name(name) && self.tensors.iter().all(|(other, ..)| other != name)
+        };
+        if safetensors::is_name(name) {
+            return name.to_owned();
+        }
+        (2..).map(|number| format!("{name}.{number}")).find(is_free).unwrap_or_default()
+    }
+
     /// Adds a tensor, quantized types of ggml decoded. Leaves one out that is not decoded.
     fn add(&mut self, state: &'a State, node: &Node, name: String) -> Result<()> {
         let Some(file) = node.file() else { return Ok(()) };
