@@ -419,7 +419,8 @@ impl Client {
             let mut known = 0;
             loop {
                 // Uploads leave no places to others.
-                let pauses = Pauses { least_places: LIMIT_MIN, ..Pauses::new(self.shared.deadlines) };
+                let mut pauses = Pauses::new(self.shared.deadlines);
+                pauses.least_places = LIMIT_MIN;
                 let sent = self.repeated(put, pauses, None).await;
                 let timeouts = timeouts.load(Ordering::Relaxed);
                 // On a slow link there are fewer uploads at a time by now.

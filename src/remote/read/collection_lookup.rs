@@ -6,7 +6,7 @@
 //! time, once a directory is listed with attributes. Whoever opens a collection asks the remote for its newest snapshot,
 //! whatever an entry says.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 

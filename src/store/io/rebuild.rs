@@ -77,6 +77,10 @@ impl OpenObject {
             return false;
         }
         let (layout, end) = (self.object.layout(), from + out.len() as u64);
+        // It may have been cut meanwhile.
+        if end > layout.bytes {
+            return false;
+        }
         (layout.index(from)..=layout.index(end - 1)).all(|index| {
             let inside = overlap(layout.start(index), layout.len(index), from, end);
             let begin = layout.start(index) + inside.start as u64;
