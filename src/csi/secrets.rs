@@ -6,7 +6,7 @@ use crate::csi::failure::{Failure, Outcome};
 use crate::csi::messages::Texts;
 
 /// Variables with credentials. Those of this process count only for volumes without secrets.
-const CREDENTIALS: [&str; 13] = [
+const CREDENTIALS: [&str; 15] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -14,6 +14,8 @@ const CREDENTIALS: [&str; 13] = [
     "AWS_SSE_CUSTOMER_KEY_BASE64",
     "HF_TOKEN",
     "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SKIP_SIGNATURE",
+    "AZURE_SKIP_SIGNATURE",
     "AZURE_STORAGE_ACCOUNT_NAME",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
@@ -23,7 +25,7 @@ const CREDENTIALS: [&str; 13] = [
 ];
 
 /// Variables that say where a service is and how to talk to it.
-const PLACES: [&str; 19] = [
+const PLACES: [&str; 22] = [
     "AWS_REGION",
     "AWS_DEFAULT_REGION",
     "AWS_ENDPOINT_URL_S3",
@@ -43,6 +45,9 @@ const PLACES: [&str; 19] = [
     "AWS_UNSIGNED_PAYLOAD",
     "AWS_DISABLE_BULK_DELETE",
     "HF_ENDPOINT",
+    "GOOGLE_BASE_URL",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ALLOW_HTTP",
 ];
 
 /// Variables that lead to credentials of the node. No secret sets them: they name files and commands, which root would
