@@ -120,8 +120,8 @@ fn umount_does_not_wait_for_a_daemon_that_does_not_answer_and_force_aborts_its_r
 fn unmounted_by_another(mounted: &Mounted, then: impl FnOnce()) {
     let config = fs::read_to_string(mounted.path(".ctl/config")).unwrap();
     let process = config.lines().find_map(|line| line.strip_prefix("process = ")).unwrap().to_owned();
-    answer(Command::new("umount").arg("-l").arg(&mounted.mountpoint)).ok();
     answer(Command::new("kill").args(["-STOP", &process])).ok();
+    rustix::mount::unmount(&mounted.mountpoint, rustix::mount::UnmountFlags::DETACH).unwrap();
     then();
     answer(Command::new("kill").args(["-CONT", &process])).ok();
     let running = format!("/proc/{process}");

@@ -17,11 +17,12 @@ for family in text_string_to_metric_families(open(sys.argv[1], encoding="utf-8")
         stores.add(sample.labels["store"])
         labels = {key: value for key, value in sample.labels.items() if key != "store"}
         if sample.name.endswith("_bucket"):
-            counts.setdefault(labels["operation"], []).append((float(labels["le"]), sample.value))
+            rest = tuple((key, value) for key, value in sorted(labels.items()) if key != "le")
+            counts.setdefault(rest, []).append((float(labels["le"]), sample.value))
         name = sample.name + "{" + ",".join(f"{key}={value}" for key, value in sorted(labels.items())) + "}"
         assert name not in samples, name
         samples[name] = sample.value
-    for operation, buckets in counts.items():
+    for rest, buckets in counts.items():
         assert buckets == sorted(buckets) and [count for _, count in buckets] == sorted(count for _, count in buckets), buckets
-        assert buckets[-1] == (float("inf"), samples[f"{family.name}_count{{operation={operation}}}"]), buckets
+        assert buckets[-1] == (float("inf"), samples[f"{family.name}_count{{{','.join(f'{key}={value}' for key, value in rest)}}}"]), buckets
 print(json.dumps({"samples": samples, "types": types, "stores": sorted(stores)}))
