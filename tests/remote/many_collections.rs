@@ -337,7 +337,8 @@ fn listings_of_a_silent_remote_that_are_repeated_wait_with_a_bounded_number_of_t
         println!("{} entries in {:?}, {} threads", entries.entries.len(), begun.elapsed(), readers());
         assert_eq!(entries.entries.keys().collect::<Vec<_>>(), ["m"], "{round}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-        assert!(readers() <= HANGING, "{} threads", readers());
+        // Two listings may begin at the same time.
+        assert!(readers() <= 2 * HANGING, "{} threads", readers());
         published.list_again();
         std::thread::sleep(Duration::from_millis(1500));
     }

@@ -17,6 +17,8 @@ pub(super) const LIMIT_MIN: usize = 1;
 /// The least limit of a server that leaves some requests without an answer. These leave their places to others anyway, so
 /// fewer places would only delay the objects that it does send.
 pub(super) const LIMIT_SILENT: usize = LIMIT_START / 2;
+/// Requests that may go on without a place.
+const DEPARTED_MAX: usize = LIMIT_MAX / 2;
 /// Bytes of all requests in flight.
 const BYTES_MAX: u64 = 1 << 30;
 /// Failures within this time count as one.
@@ -154,7 +156,7 @@ impl Window {
 
     /// Whether a further request may go on without a place.
     pub(super) fn may_leave(&self) -> bool {
-        self.state.lock().departed < LIMIT_START
+        self.state.lock().departed < DEPARTED_MAX
     }
 
     /// Whether the server has left a request without an answer in this last time.
