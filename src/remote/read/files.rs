@@ -24,7 +24,7 @@ use crate::remote::read::counts::Counts;
 use crate::remote::read::failure_reports::{FailureReports, Tell};
 use crate::remote::read::mirrors::Mirrors;
 use crate::remote::read::parts::{PartBuffer, PartOf, Parts};
-use crate::remote::read::piece_buffer::PieceBuffer;
+use crate::remote::read::piece_buffer::{Awaited, PieceBuffer};
 use crate::remote::read::pieces::{Bases, failed, fetched, spawn_ahead, stored, to_io, unpacked};
 use crate::remote::read::references::{Elsewhere, Referred};
 use crate::remote::read::whole_digest::WholeDigest;
@@ -205,11 +205,7 @@ impl Source {
             DiskNews::Failed(error) => self.disk_failed(error),
             DiskNews::Left(name, bytes) => self.piece_buffer.keep(*name, bytes),
             DiskNews::Wrote(written) => {
-                if let Some(cache) = self.cache.as_ref().filter(|cache| cache.wrote(*written)) {
-                    let text = format!(
-                        "the disk of the cache {} is slower than the remote; for a while, bytes are read and not kept",
-                        cache.directory().display()
-                    );
+                if let Some(text) = self.cache.as_ref().and_then(|cache| cache.wrote(*written)) {
                     self.tell("", &text);
                 }
             }
@@ -533,10 +529,8 @@ impl Files {
         if has_room {
             fetching.has_room();
         } else if !cache.is_bypassed() {
-            let text = format!(
-                "the cache {} is full; further bytes are read and not kept",
-                cache.directory().display()
-            );
+            let directory = cache.directory().display();
+            let text = format!("the cache {directory} is full; further bytes are read and not kept");
             self.source.tell("", &text);
         }
         has_room
@@ -611,31 +605,23 @@ impl Files {
         let Some(mut fetching) = blob.begin(place).map(|fetching| fetching.with_turn(turn)) else { return };
         // Without room, memory has it until it is read.
         let is_kept = self.make_room(&mut fetching);
-        if !is_kept && !self.source.piece_buffer.expect(piece.raw) {
+        let awaited = Awaited::new(piece.raw);
+        if !is_kept && !awaited.has_place(&self.source.piece_buffer) {
             return;
         }
         let (source, mirrors) = (self.source.clone(), self.mirrors.clone());
         spawn_ahead(async move {
-            let is_expected = AtomicBool::new(!is_kept);
-            let has_place = || {
-                if !is_expected.load(Ordering::Relaxed) {
-                    is_expected.store(source.piece_buffer.expect(piece.raw), Ordering::Relaxed);
-                }
-                is_expected.load(Ordering::Relaxed)
-            };
             let told = |news: DiskNews<'_>| match news {
                 DiskNews::Left(name, bytes) => {
                     source.piece_buffer.keep_ahead(name, bytes);
                     false
                 }
                 // Without a place in memory it goes on to a slow disk.
-                news => source.disk_told(&news) || !has_place(),
+                news => source.disk_told(&news) || !awaited.has_place(&source.piece_buffer),
             };
             // A reader that wants the piece tries again and gets the error.
             drop(fetching.run(&mirrors, &*source, Class::Ahead, &told).await);
-            if is_expected.load(Ordering::Relaxed) {
-                source.piece_buffer.came(piece.raw);
-            }
+            awaited.came(&source.piece_buffer);
         });
     }
 

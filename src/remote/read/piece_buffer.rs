@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -30,6 +30,33 @@ pub(in crate::remote) struct PieceBuffer {
     /// Bytes on their way ahead of readers.
     coming: AtomicUsize,
     failed: Mutex<HashMap<PieceName, (Instant, io::ErrorKind, String)>>,
+}
+
+/// A piece on its way ahead of a reader, which may come to memory.
+pub(in crate::remote) struct Awaited {
+    bytes: u32,
+    is_expected: AtomicBool,
+}
+
+impl Awaited {
+    pub fn new(bytes: u32) -> Awaited {
+        Awaited { bytes, is_expected: AtomicBool::new(false) }
+    }
+
+    /// Whether memory has room for it. It then expects the piece.
+    pub fn has_place(&self, buffer: &PieceBuffer) -> bool {
+        if !self.is_expected.load(Ordering::Relaxed) {
+            self.is_expected.store(buffer.expect(self.bytes), Ordering::Relaxed);
+        }
+        self.is_expected.load(Ordering::Relaxed)
+    }
+
+    /// It is not on its way any more.
+    pub fn came(&self, buffer: &PieceBuffer) {
+        if self.is_expected.swap(false, Ordering::Relaxed) {
+            buffer.came(self.bytes);
+        }
+    }
 }
 
 struct Kept {

@@ -440,10 +440,16 @@ impl Cache {
         self.is_distrusted() || self.pace.lags()
     }
 
-    /// Notes that a part of a piece was written. Returns whether the disk is bypassed from now on, because it is slower than the
-    /// remote.
-    pub(in crate::remote) fn wrote(&self, written: Written) -> bool {
-        self.pace.note(written, Instant::now())
+    /// Notes that a part of a piece was written. Returns a text for users once the disk is bypassed, because it is slower than
+    /// the remote.
+    pub(in crate::remote) fn wrote(&self, written: Written) -> Option<String> {
+        let text = |directory: &Path| {
+            let directory = directory.display();
+            format!(
+                "the disk of the cache {directory} is slower than the remote; for a while, bytes are read and not kept"
+            )
+        };
+        self.pace.note(written, Instant::now()).then(|| text(&self.directory))
     }
 
     /// The disk did not take bytes: for a while it gets no more.
