@@ -79,13 +79,15 @@ fn asked(driver: &Driver) -> Outcome<Vec<Asked>> {
             let volumes = records.iter().filter(|record| record.daemon == digest).count();
             let known = driver.daemons.known(&digest).ok().flatten();
             let place = known.map(|daemon| daemon.place().to_owned()).unwrap_or_default();
-            scope.spawn(move || {
+            let asking = move || {
                 let path = driver.daemons.mountpoint(&digest).join(METRICS);
                 let text = driver.asked(&digest, "metrics", until, move || text_of(&path));
                 Asked { digest, place, volumes, text: text.and_then(std::io::Result::ok) }
-            })
+            };
+            // Without a thread, the daemon is missing in this text.
+            std::thread::Builder::new().spawn_scoped(scope, asking).ok()
         };
-        let asking: Vec<_> = all.into_iter().map(ask).collect();
+        let asking: Vec<_> = all.into_iter().filter_map(ask).collect();
         asking.into_iter().filter_map(|asked| asked.join().ok()).collect()
     }))
 }
@@ -153,7 +155,7 @@ impl Merged {
     }
 }
 
-/// A line of a sample with one more label. `None` if it is no sample.
+/// Adds a label to a line that has a sample. `None` for a line that has none.
 fn labelled(line: &str, label: &str) -> Option<String> {
     let end = line.find(['{', ' '])?;
     let (name, rest) = line.split_at(end);

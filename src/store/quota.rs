@@ -399,6 +399,11 @@ pub struct Reserved {
 }
 
 impl Reserved {
+    /// Counts versions, which the next change of the amount goes by.
+    pub fn count_versions(&self) {
+        self.meter.count_for_limits();
+    }
+
     /// Changes the reserved amount, without I/O: versions count as they did when they were last counted. `Quota` if that
     /// exceeds a limit; the reservation then stays as it was.
     pub fn set(&mut self, wanted: Use) -> Result<()> {

@@ -157,7 +157,8 @@ impl Drop for Session {
     }
 }
 
-/// The number of the connection of the mount on a directory; 0 if there is none. `None` if that is not known.
+/// Returns the number of the connection of the mount on a directory, or 0 if nothing is mounted there. `None` if the table of
+/// mounts cannot be read.
 fn connection_of(mountpoint: &Path) -> Option<u32> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let found =

@@ -23,8 +23,8 @@ use crate::remote::source::Source;
 use crate::store::{Canonical, Describe, DescribedFile, DescribedFiles, Elsewhere, Reads, now_nanoseconds};
 
 const NANOSECONDS: i64 = 1_000_000_000;
-/// The number of the way in which objects are described. It grows when equal objects get another log, as a golden test of their
-/// inode numbers says. A release alone leaves it as it is, so that mounts go on under the next program.
+/// The number of the way in which objects are described. It grows when equal objects get another log; a test compares inode
+/// numbers (`tests/remote/sources.rs`). A release alone leaves it as it is, so that mounts go on under the next program.
 const DESCRIPTION: &str = "tierfs index 1";
 /// The longest log of an index, in bytes.
 const LOG_BYTES_MAX: u64 = 4 << 30;

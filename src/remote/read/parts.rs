@@ -199,7 +199,7 @@ impl Reads {
     /// Notes a read. Returns the bytes of the run that it makes with the last ones.
     fn note(&mut self, range: &Range<u64>) -> u64 {
         let mut run = range.clone();
-        // What one has joined may touch another.
+        // A joined range may touch one that the range before did not.
         while let Some(at) =
             self.last.iter().position(|other| other.start <= run.end && run.start <= other.end)
             && let Some(other) = self.last.remove(at)

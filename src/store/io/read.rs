@@ -200,7 +200,7 @@ impl OpenObject {
         for (edge, index) in edges.iter_mut().zip([first, last]) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             let is_checked = verify == Verify::First && self.object.checked.get(index);
-            // Of bytes that nobody has read there is no checksum, and their source holds each read to the same version.
+            // Bytes that nobody has read have no checksum. Their source gives each read the same version.
             let is_alone = is_checked || (self.is_unread && block.stored.in_data);
             if is_whole(index) || block.epoch == DIRTY || is_alone || from >= until {
                 continue;

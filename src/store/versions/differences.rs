@@ -485,6 +485,16 @@ fn chains_before(disk: &dyn Disk, of: &Neighbours<'_>) -> Result<HashMap<String,
     Ok(chains.remove(&of.older).unwrap_or_default())
 }
 
+/// The files of a version that differences of earlier ones are taken from.
+pub(super) fn files_led_to(
+    disk: &dyn Disk,
+    place: CollectionName<'_>,
+    number: u64,
+) -> Result<HashSet<String>> {
+    let of = Neighbours { place, older: number, newer: number };
+    Ok(chains_before(disk, &of)?.into_keys().collect())
+}
+
 /// The longest chain of differences that a difference with this head goes on with: its bases may be some of a later version.
 fn chain_behind(disk: &dyn Disk, place: CollectionName<'_>, head: &VersionDifference) -> Result<Chain> {
     // The files of each version that a read of the difference comes to, with the longest chain up to each.

@@ -80,7 +80,6 @@ impl Store {
         let previous = newest.map(|number| directory(place, number));
         let draft_of = Draft { place, canonical: &canonical, path: &draft, previous, copied: 0 };
         // The copies count in quotas before they are made.
-        collection.meter().count_for_limits();
         let mut held = collection.meter().reserve(Use::default())?;
         let bytes = collection.state().used().logical;
         let created_at = u64::try_from(now_nanoseconds()).unwrap_or(0);
@@ -139,6 +138,7 @@ impl Store {
         let Err(error) = linked else { return Ok(()) };
         log::debug!("{path} is a copy: {error}");
         draft.copied = draft.copied.saturating_add(file.bytes);
+        held.count_versions();
         held.set(Use { stored: draft.copied, ..Use::default() })?;
         self.copy_file(draft.canonical, file, &path)
     }

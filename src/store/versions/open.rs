@@ -1,9 +1,9 @@
 //! Opens, lists and removes versions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::format::version_description::Description;
 use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Result, check_label};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
@@ -14,7 +14,7 @@ use crate::store::repair::set_aside::open_collection;
 use crate::store::store::Store;
 use crate::store::version_disk::{UNFINISHED, VERSIONS, VersionDisk, version_name};
 use crate::store::version_list::{directory, numbers, read_description, write_description};
-use crate::store::versions::differences::Neighbours;
+use crate::store::versions::differences::{Neighbours, files_led_to};
 
 impl Store {
     /// A version of a collection, as a collection that is only read; of a remote, the snapshot with this number. `NotFound`
@@ -108,6 +108,11 @@ impl Store {
         collection.meter().versions_changed();
         rebased?;
         let (old, gone) = (directory(place, number), format!("{place}/{VERSIONS}/{UNFINISHED}{number}"));
+        // No chain leads to the next one any more once the oldest is gone, so its files may do as differences.
+        let led_to = match index {
+            0 => files_led_to(&*self.disk, place, *next)?,
+            _ => HashSet::new(),
+        };
         // Somebody may have opened one meanwhile.
         self.with_versions_closed(place, number, || {
             let renamed = disk.rename(&old, &gone);
@@ -119,21 +124,23 @@ impl Store {
         if let Err(error) = self.remove_tree(&gone) {
             log::warn!("{old} was removed, but some of its files remain: {error}");
         }
-        if index == 0 {
-            // No chain leads to the next one any more, so its files may do as differences.
-            self.forget_keyframes(&directory(place, *next)).unwrap_or_else(|error| log::warn!("{error}"));
+        if !led_to.is_empty() {
+            let next = directory(place, *next);
+            self.forget_keyframes(&next, &led_to).unwrap_or_else(|error| log::warn!("{error}"));
         }
         collection.meter().versions_changed();
         Ok(())
     }
 
-    /// Has the next version try again to store the whole files of this one as differences.
-    fn forget_keyframes(&self, directory: &str) -> Result<()> {
-        let description = read_description(&*self.disk, directory)?;
-        if description.keyframes.is_empty() {
+    /// Has the next version try again to store these whole files of this one as differences.
+    fn forget_keyframes(&self, directory: &str, names: &HashSet<String>) -> Result<()> {
+        let mut description = read_description(&*self.disk, directory)?;
+        let known = description.keyframes.len();
+        description.keyframes.retain(|name| !names.contains(name));
+        if description.keyframes.len() == known {
             return Ok(());
         }
-        write_description(&*self.disk, directory, &Description { keyframes: Vec::new(), ..description })
+        write_description(&*self.disk, directory, &description)
     }
 
     /// Removes the oldest versions, until `count` are left. One that is in use stays, with those behind it, until nobody

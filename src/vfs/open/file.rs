@@ -345,7 +345,7 @@ impl OpenFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.may_grow()?;
+        self.may_grow_to(end)?;
         let mut layout = self.layout.upgradable_read();
         layout.check()?;
         self.refuse_assembled(&layout)?;
@@ -417,7 +417,7 @@ impl OpenFile {
 
     /// [`truncate`](Self::truncate), which adds its changes to `changes`, also those before a failure.
     pub fn truncate_into(&self, bytes: u64, changes: &mut Changes) -> Result<()> {
-        self.may_grow()?;
+        self.may_grow_to(bytes)?;
         let mut layout = self.layout.write();
         layout.check()?;
         let before = layout.bytes();
@@ -646,10 +646,12 @@ impl OpenFile {
         self.collection.check_writable()
     }
 
-    /// Checks that the file may be written to, and has all counted that a quota of more bytes depends on. The caller does not
-    /// hold the layout.
-    pub(super) fn may_grow(&self) -> Result<()> {
-        self.collection.meter().count_for_limits();
+    /// Checks that the file may be written to, and has all counted that a quota depends on, if it gets longer. The caller does
+    /// not hold the layout. Where the file is cut meanwhile, the growth goes by the last count.
+    pub(super) fn may_grow_to(&self, bytes: u64) -> Result<()> {
+        if bytes > self.bytes() {
+            self.collection.meter().count_for_limits();
+        }
         self.check_writable()
     }
 }
