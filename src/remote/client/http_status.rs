@@ -2,8 +2,9 @@
 //! they name, and finds out whether a server answers ranges, and whether a metadata service is there to give credentials.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -26,7 +27,12 @@ struct Service {
     client: HttpClient,
     /// Whether any request was answered.
     has_answered: AtomicBool,
+    /// When a metadata service was asked for the first time.
+    asked: OnceLock<Instant>,
 }
+
+/// A metadata service that cannot be reached for this long is not there. In a new pod it may refuse connections for a moment.
+const UNREACHED: Duration = Duration::from_millis(1500);
 
 /// Headers of requests to the metadata services of Google and Microsoft, which give credentials where nothing else does, and
 /// the places where these were looked for before.
@@ -54,7 +60,7 @@ impl HttpConnector for Observed {
         let options = options.clone().with_dns_resolver(Arc::new(Resolver::default()));
         let options = self.authorities.iter().cloned().fold(options, ClientOptions::with_root_certificate);
         let client = ReqwestConnector::default().connect(&options)?;
-        Ok(HttpClient::new(Service { client, has_answered: AtomicBool::new(false) }))
+        Ok(HttpClient::new(Service { client, has_answered: AtomicBool::new(false), asked: OnceLock::new() }))
     }
 }
 
@@ -76,8 +82,13 @@ impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let wanted = request.headers().get("range").and_then(|range| range.to_str().ok()).map(str::to_owned);
         let metadata = METADATA.iter().find(|(header, _)| request.headers().contains_key(*header));
+        let asked = metadata.map(|_| *self.asked.get_or_init(Instant::now));
+        let is_missing = || {
+            asked.is_some_and(|asked| asked.elapsed() >= UNREACHED)
+                && !self.has_answered.load(Ordering::Relaxed)
+        };
         let answer = match (self.client.execute(request).await, metadata) {
-            (Err(_), Some((_, looked))) if !self.has_answered.load(Ordering::Relaxed) => {
+            (Err(_), Some((_, looked))) if is_missing() => {
                 let none = Failure::NoCredentials(format!("no credentials were found: {looked}"));
                 return Err(HttpError::new(HttpErrorKind::Unknown, none));
             }
