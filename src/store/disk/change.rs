@@ -14,7 +14,8 @@ pub enum Change {
     PunchLeft,
     /// A compaction writes blocks back to such stretches; a write fills a hole.
     Return,
-    /// An eviction gives back pieces of a clone, or a check those of a cached file that nobody has open.
+    /// An eviction gives back pieces of a clone, a check those of a cached file that nobody has open, or a read those that
+    /// leave a slow disk.
     Evict,
     /// A push of a clone gives back bytes that belong to no piece any more.
     Adopt,

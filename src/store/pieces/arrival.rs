@@ -10,6 +10,7 @@ use crate::format::snapshot::manifest::FileExtent;
 use crate::format::snapshot::piece_map::Digest;
 use crate::model::Instant;
 use crate::store::disk::File;
+use crate::store::disk::change::Change;
 
 /// Bytes are written in parts of this length, at multiples of it: the page cache then holds them in large
 /// folios, which are read and mapped faster.
@@ -92,7 +93,7 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
         Progress { written: self.from, ..self.progress }
     }
 
-    /// Writes no more. Returns the bytes that have arrived, and their hasher.
+    /// Writes no more, and gives the space back. Returns the bytes that have arrived, and their hasher.
     pub fn into_memory(self) -> io::Result<(Vec<u8>, blake3::Hasher)> {
         let (mut bytes, mut left) = (vec![0; self.from as usize], self.from);
         for extent in self.extents {
@@ -103,6 +104,9 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
             let from = extent.piece_offset as usize;
             let part = bytes.get_mut(from..from + len as usize).ok_or(io::ErrorKind::InvalidData)?;
             self.file.read_exact_at(part, extent.offset)?;
+            if let Err(error) = self.file.punch(Change::Evict, extent.offset, len) {
+                log::debug!("a part of a piece keeps its space: {error}");
+            }
             left -= len;
         }
         let mut skipped = self.written;
