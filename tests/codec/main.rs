@@ -69,9 +69,10 @@ fn golden_payloads_decode_to_golden_bytes_on_every_set() {
 #[test]
 fn every_scale_and_code_decodes_as_bit_by_bit_on_every_set() {
     let tiny = [1, 0x7f_ffff, 0x0080_0000, 0x0080_0001, 0x0100_0000].map(f32::from_bits);
-    let scales =
-        [[0.0, 1e-40, 1e-4, 0.3, 1e30, f32::MAX], [tiny[0], tiny[1], tiny[2], tiny[3], tiny[4], 3.0]];
-    let scales: Vec<f32> = scales.as_flattened().iter().flat_map(|scale| [*scale, -scale]).collect();
+    // Products with 1 and 2 lie between two values of bf16: the lower one is even, or the upper one.
+    let ties = [0x3f80_8000, 0x3f81_8000].map(f32::from_bits);
+    let scales = [&[0.0, 1e-40, 1e-4, 0.3, 3.0, 1e30, f32::MAX][..], &tiny, &ties].concat();
+    let scales: Vec<f32> = scales.into_iter().flat_map(|scale| [scale, -scale]).collect();
     let mut random = Random::new(17);
     for tier in Tier::ENCODED {
         let heads = if tier == Tier::Q3x { 2 } else { 1 };
