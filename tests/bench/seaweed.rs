@@ -246,13 +246,19 @@ pub fn get(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of processor time that a process has used.
+/// Seconds of processor time that a process and its living children have used: JuiceFS reads in a child.
 pub fn cpu_of(process: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields: Vec<&str> = stat.rsplit_once(") ").ok_or("no stat")?.1.split(' ').collect();
     let ticks = |at: usize| -> Result<f64> { Ok(fields.get(at).ok_or("no field")?.parse()?) };
     // Of fields 14 and 15 of proc_pid_stat(5); a tick is a hundredth of a second on every Linux.
-    Ok((ticks(11)? + ticks(12)?) / 100.0)
+    let mut seconds = (ticks(11)? + ticks(12)?) / 100.0;
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        for child in fs::read_to_string(thread?.path().join("children"))?.split_whitespace() {
+            seconds += cpu_of(child.parse()?)?;
+        }
+    }
+    Ok(seconds)
 }
 
 /// The path of a program that a row needs.

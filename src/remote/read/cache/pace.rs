@@ -11,6 +11,10 @@ use parking_lot::Mutex;
 
 /// Bytes after which the times are compared.
 const WINDOW_BYTES: u64 = 32 << 20;
+/// Fewer bytes are enough if the disk was busy with them for `LONG`: at 50 MiB a second a window takes 0.6 s.
+const FEW_BYTES: u64 = 8 << 20;
+/// Longer than the pauses in which a fast disk writes back what it has in memory.
+const LONG: Duration = Duration::from_millis(250);
 /// A disk that writes so many bytes a second is fast enough for any link.
 const ENOUGH_BYTES_A_SECOND: u64 = 200 << 20;
 /// A disk that lags gets no more bytes for this long.
@@ -73,11 +77,13 @@ impl Pace {
         let asked = now.checked_sub(written.total).unwrap_or(now);
         let first = state.ended.map_or(asked, |ended| ended.max(asked));
         let begun = *state.begun.get_or_insert(first);
-        if state.window.bytes < WINDOW_BYTES {
+        let within = now.saturating_duration_since(begun);
+        let is_long = state.window.bytes >= FEW_BYTES && state.window.writing.min(within) >= LONG;
+        if state.window.bytes < WINDOW_BYTES && !is_long {
             return false;
         }
         (state.begun, state.ended) = (None, Some(now));
-        let lags = std::mem::take(&mut state.window).lags(now.saturating_duration_since(begun));
+        let lags = std::mem::take(&mut state.window).lags(within);
         if lags {
             state.lagged = Some(now);
         }
@@ -102,7 +108,7 @@ mod tests {
     #[test]
     fn a_disk_lags_only_if_bytes_wait_for_it_and_it_is_slow() {
         // Bytes that wait for the network, for a fast disk, for a slow disk.
-        for (writing, total, lags) in [(100, 900, false), (15, 20, false), (100, 150, true)] {
+        for (writing, total, lags) in [(60, 900, false), (15, 20, false), (60, 90, true)] {
             let (pace, begun) = (Pace::default(), Instant::now());
             let noted =
                 |number| pace.note(written(writing, total), begun + Duration::from_millis(total * number));
@@ -110,6 +116,25 @@ mod tests {
             assert_eq!((noted(4), pace.lags()), (lags, lags), "{writing} of {total}");
             assert!(!noted(5), "a new window");
         }
+    }
+
+    #[test]
+    fn a_very_slow_disk_lags_after_fewer_bytes_but_not_after_one_pause() {
+        let part = |millis| Written { bytes: 1 << 20, ..written(millis, millis) };
+        for (millis, parts) in [(20, 13), (100, 8)] {
+            let (pace, begun) = (Pace::default(), Instant::now());
+            let lags_at = (1..32)
+                .find(|number| pace.note(part(millis), begun + Duration::from_millis(millis * number)));
+            assert_eq!(lags_at, Some(parts), "{millis}");
+        }
+        let (pace, begun) = (Pace::default(), Instant::now());
+        let pause = |number: u64| if number == 3 { 240 } else { 1 };
+        let mut now = begun;
+        let lags = (1..64).any(|number| {
+            now += Duration::from_millis(pause(number));
+            pace.note(part(pause(number)), now)
+        });
+        assert!(!lags);
     }
 
     #[test]
