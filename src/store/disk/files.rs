@@ -349,6 +349,7 @@ impl File for SystemFile {
                 let Some(len) = NonZeroU64::new(len) else { return Ok(()) };
                 possible(rustix::fs::fadvise(&self.file, offset, Some(len), FileAdvice::DontNeed))
             }
+            Advice::ReadAsAsked => possible(rustix::fs::fadvise(&self.file, 0, None, FileAdvice::Random)),
         }
     }
 

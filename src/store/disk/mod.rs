@@ -151,6 +151,8 @@ pub enum Advice {
     /// Nobody will read it soon: it can leave the page cache. Bytes that are not durable yet stay, and a file in use
     /// elsewhere is left alone.
     WontRead,
+    /// Nothing is read ahead, in the whole file: its bytes are not all there yet, and holes would fill memory with zeros.
+    ReadAsAsked,
 }
 
 /// Attributes of a file.

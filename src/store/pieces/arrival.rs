@@ -95,7 +95,10 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
 
     /// Writes no more, and gives the space back. Returns the bytes that have arrived, and their hasher.
     pub fn into_memory(self) -> io::Result<(Vec<u8>, blake3::Hasher)> {
-        let (mut bytes, mut left) = (vec![0; self.from as usize], self.from);
+        // What is on its way finds its room too.
+        let len: u64 = self.extents.iter().map(|extent| u64::from(extent.len)).sum();
+        let (mut bytes, mut left) = (Vec::with_capacity(len as usize), self.from);
+        bytes.resize(self.from as usize, 0);
         for extent in self.extents {
             if left == 0 {
                 break;

@@ -141,6 +141,11 @@ impl<E> PieceFile<E> {
             suspects: BTreeSet::new(),
             is_retired: false,
         };
+        if let Some(data) = data.as_ref().filter(|_| table.remote > 0)
+            && let Err(error) = data.advise(Advice::ReadAsAsked, 0, layout.bytes())
+        {
+            log::debug!("the kernel reads ahead in a file that is not whole: {error}");
+        }
         PieceFile {
             layout,
             data,
@@ -441,6 +446,8 @@ pub fn no_digests(layout: &Layout) -> Vec<Digest> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -477,6 +484,32 @@ mod tests {
         data.set_len(layout.bytes()).unwrap();
         let (states, digests) = (vec![PieceState::Remote; PIECES as usize], no_digests(&layout));
         Arc::new(PieceFile::new(layout, states, Some(digests), Some(data), map))
+    }
+
+    /// A file that counts how often it was advised to read as asked.
+    struct Advised(Arc<dyn File>, Arc<AtomicUsize>);
+
+    impl ForwardFile for Advised {
+        fn inner(&self) -> &dyn File {
+            &*self.0
+        }
+
+        fn advise(&self, advice: Advice, _offset: u64, _len: u64) -> io::Result<()> {
+            self.1.fetch_add(usize::from(advice == Advice::ReadAsAsked), Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_ahead_only_if_it_is_whole() {
+        for (lacking, advised) in [(0, 0), (1, 1), (PIECES as usize, 1)] {
+            let count = Arc::new(AtomicUsize::new(0));
+            let data: Arc<dyn File> = Arc::new(Advised(unnamed_file(), count.clone()));
+            let mut states = vec![PieceState::Here; PIECES as usize];
+            states[..lacking].fill(PieceState::Remote);
+            let _file = PieceFile::<String>::new(layout(), states, None, Some(data), None);
+            assert_eq!(count.load(Ordering::Relaxed), advised, "{lacking} pieces are not here");
+        }
     }
 
     /// The map of a file without pieces.
