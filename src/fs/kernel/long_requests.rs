@@ -13,8 +13,9 @@ use super::service::Service;
 
 /// A request of as many bytes is long. Only writes are.
 const LONG_BYTES: usize = 64 << 10;
-/// Requests that wait for a thread. More are answered by the thread that has read them.
-const WAITING_MAX: usize = 16;
+/// Requests that wait for a thread: a write of 2 MiB by each of 16 programs is in two of them. More are answered by the
+/// thread that has read them.
+const WAITING_MAX: usize = 32;
 /// Threads for requests that may wait for a network, as a mount of a remote has, and requests that wait for one of these.
 const FAR_THREADS_MAX: usize = 64;
 const FAR_WAITING_MAX: usize = 1024;
@@ -36,6 +37,7 @@ pub(super) struct RequestBuffer {
 impl RequestBuffer {
     pub fn new() -> RequestBuffer {
         // The system gives pages of it at their first use.
+        // Memory that was used before is cleared, which costs a quarter of a write: so buffers are used again.
         let bytes = vec![0; BUFFER_BYTES + PAGE_BYTES];
         let begin = (bytes.as_ptr().align_offset(PAGE_BYTES) + PAGE_BYTES - BEFORE_DATA) % PAGE_BYTES;
         RequestBuffer { bytes, begin }
@@ -81,6 +83,8 @@ pub(super) struct LongRequests<S> {
     service: Arc<S>,
     threads_max: usize,
     waiting_max: usize,
+    /// Buffers that are kept for the next requests, at most.
+    free_max: usize,
     queue: Mutex<Queue>,
     /// Notified of a request, and of the end.
     arrived: Condvar,
@@ -94,6 +98,7 @@ impl<S: Service> LongRequests<S> {
             service,
             threads_max,
             waiting_max,
+            free_max: threads_max.max(WAITING_MAX),
             queue: Mutex::default(),
             arrived: Condvar::new(),
             ended: Condvar::new(),
@@ -138,7 +143,7 @@ impl<S: Service> LongRequests<S> {
                 drop(queue);
                 self.service.receive(buffer.first(len), route);
                 queue = self.queue.lock();
-                if queue.free.len() < self.threads_max {
+                if queue.free.len() < self.free_max {
                     queue.free.push(buffer);
                 }
                 continue;
@@ -151,7 +156,8 @@ impl<S: Service> LongRequests<S> {
             queue.idle -= 1;
             if is_over && queue.waiting.is_empty() {
                 // The buffers of a burst of writes go with its threads.
-                queue.free.pop();
+                let left = queue.free.len() - queue.free.len().div_ceil(queue.threads);
+                queue.free.truncate(left);
                 break;
             }
         }
