@@ -288,9 +288,14 @@ impl Listed {
 pub fn shape_of(source: &dyn Source) -> Result<Shape> {
     let place = source.place();
     if let Some(one) = source.collection() {
-        // Mistakes in the URL and missing credentials are named now.
-        if source.list("")?.is_empty() {
+        // Mistakes in the URL and missing credentials are named now, and a site that sends whole files for parts.
+        let files = source.list("")?;
+        if files.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, format!("{place} has no files")));
+        }
+        let is_site = place.starts_with("http://") || place.starts_with("https://");
+        if let Some(file) = files.iter().find(|file| is_site && file.bytes > 1) {
+            source.client().get_range(&file.at, 0..1)?;
         }
         return Ok(Shape::One(one));
     }

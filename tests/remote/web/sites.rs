@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Place, Random, assert_same, container_of, python_command};
+use support::{Place, Random, answer, assert_same, container_of, python_command, tierfs};
 use tierfs::model::ErrorKind;
 use tierfs::remote::client::version::Version;
+use tierfs::remote::index::collections::shape_of;
 use tierfs::remote::source::{Source, open};
 
 use super::hubs::{by_key, read, refusal};
@@ -119,7 +120,12 @@ fn a_server_without_ranges_is_refused_or_asked_for_whole_files() {
     let error =
         source.client().get_version(&objects[3].at, 5..10, &objects[3].pin()).unwrap_err().to_string();
     assert!(error.contains("status 200") && error.contains("https+whole://"), "{error}");
+    fs::create_dir(place.path("mnt")).unwrap();
+    let mut mount = tierfs();
+    mount.args(["mount", "--cache", "none", &format!("http://127.0.0.1:{}/", server.port)]);
+    answer(mount.arg(place.path("mnt"))).failed(1, &["status 200", "http+whole://"]);
     let source = open(&format!("http+whole://127.0.0.1:{}/", server.port)).unwrap();
+    assert!(shape_of(&*source).is_ok());
     same_files(&*source, &files);
 }
 
