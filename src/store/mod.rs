@@ -137,7 +137,7 @@ pub use state::settings_table::{
 pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::{Refreshed, Store};
-pub use tenant::{Tenant, TenantEntry};
+pub use tenant::{TENANT_NUMBERS, Tenant, TenantEntry};
 pub use trail::{TrailCheck, read_trail};
 pub use upstream::{Directories, Look, NoteNumber, NumberBefore, UnopenedCollection};
 pub use version_disk::{number_of as version_number, version_in, version_name};

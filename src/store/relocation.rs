@@ -90,6 +90,7 @@ impl Store {
         let renamed = |place: &OwnedCollectionName| OwnedCollectionName::new(to, place.name.clone());
         self.with_closed(&places, Change::Rename(&renamed), || {
             let failed = |error| Error::io(format!("renaming {from} to {to}"), error);
+            self.tenants.record_number(from)?;
             self.disk.rename(from, to).map_err(failed)?;
             self.tenants.forget(from);
             self.tenants.forget(to);

@@ -628,6 +628,12 @@ impl Store {
         self.tenants.get(name)
     }
 
+    /// The number of a tenant, which inode numbers contain: in [`TENANT_NUMBERS`](crate::store::TENANT_NUMBERS). It keeps the
+    /// number when it is renamed, and no later tenant of its name gets it.
+    pub fn tenant_number(&self, name: &str) -> u64 {
+        self.tenants.number(name)
+    }
+
     /// Changes a tenant's file, durably.
     pub fn change_tenant(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
         self.tenants.change(name, change)?;

@@ -1,16 +1,20 @@
-//! Tenants: owner, permissions and quota.
+//! Tenants: number, owner, permissions and quota.
 //!
-//! The file `.tenant.toml` in a tenant's directory has `owner`, `group` (numbers), `mode` (permission
+//! The file `.tenant.toml` in a tenant's directory has `number`, `owner`, `group` (numbers), `mode` (permission
 //! bits as octal text) and `quota` (limits as [`Limits`] reads them), each of which may be missing. No
 //! collection can have that name. A tenant without the file belongs to the user who runs the mount.
+//!
+//! Inode numbers contain the number of a tenant. It stays when the tenant is renamed, and a later tenant of the old name
+//! has another one: programs and the kernel may still use the renamed or removed tenant by its number.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::model::{Error, ErrorKind, Instant, MODE_BITS, Owner, Result};
+use crate::model::{Error, ErrorKind, Instant, MODE_BITS, Owner, Result, now_nanoseconds};
 use crate::store::disk::{Disk, Open, remove_if_present, replace_file};
 use crate::store::many_at_once::InFlight;
 use crate::store::quota::{Limits, Meter};
@@ -26,9 +30,14 @@ const CLOSED_MODE: u32 = 0o700;
 /// A file that could not be read is read again after this time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
 
+/// The values that numbers of tenants have. The root of a mount is 1.
+pub const TENANT_NUMBERS: Range<u64> = 2..1 << 40;
+
 /// Content of a tenant's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantEntry {
+    /// Its number. `None` for the hash of its name.
+    pub number: Option<u64>,
     /// User and group. `None` for the user who runs the mount.
     pub owner: Option<Owner>,
     /// Permission bits.
@@ -39,13 +48,16 @@ pub struct TenantEntry {
 
 impl Default for TenantEntry {
     fn default() -> TenantEntry {
-        TenantEntry { owner: None, mode: MODE, limits: Limits::default() }
+        TenantEntry { number: None, owner: None, mode: MODE, limits: Limits::default() }
     }
 }
 
 impl TenantEntry {
     pub(in crate::store) fn to_text(self) -> String {
         let mut text = "# A tenant of a tierfs store. Made by tierfs.\n".to_owned();
+        if let Some(number) = self.number {
+            text.push_str(&format!("number = {number}\n"));
+        }
         if let Some(Owner { uid: owner, gid: group }) = self.owner {
             text.push_str(&format!("owner = {owner}\ngroup = {group}\n"));
         }
@@ -60,9 +72,14 @@ impl TenantEntry {
         let (mut owner, mut group) = (None, None);
         for (key, value) in &table {
             let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+            let own = || {
+                let own = value.as_integer().and_then(|own| u64::try_from(own).ok());
+                own.filter(|own| TENANT_NUMBERS.contains(own))
+            };
             let mode = || u32::from_str_radix(value.as_str()?, 8).ok().filter(|mode| *mode <= MODE_BITS);
             let limits = || Limits::default().changed(value.as_str()?).ok();
             let known = match key.as_str() {
+                "number" => own().map(|own| entry.number = Some(own)),
                 "owner" => number.map(|number| owner = Some(number)),
                 "group" => number.map(|number| group = Some(number)),
                 "mode" => mode().map(|mode| entry.mode = mode),
@@ -221,9 +238,29 @@ impl Tenants {
         Ok(())
     }
 
+    /// The number of a tenant.
+    pub fn number(&self, name: &str) -> u64 {
+        // A remote may take long to say who owns a tenant, and has no numbers.
+        let recorded = if self.has_defaults { self.get(name).entry().number } else { None };
+        recorded.unwrap_or_else(|| hash(name, b""))
+    }
+
+    /// Records the number of a tenant, durably, before the name changes that it may follow from. One whose file cannot be
+    /// read gets another number with its name.
+    pub fn record_number(&self, name: &str) -> Result<()> {
+        let number = self.number(name);
+        let is_read = matches!(*self.known(name).file.lock(), TenantFile::Read);
+        if is_read { self.change(name, |entry| entry.number = Some(number)) } else { Ok(()) }
+    }
+
     /// Writes a new tenant's file.
     pub fn write_new(&self, name: &str, owner: Owner, mode: u32) -> Result<()> {
-        let entry = TenantEntry { owner: Some(owner), mode: mode & MODE_BITS, ..TenantEntry::default() };
+        let entry = TenantEntry {
+            number: Some(hash(name, &now_nanoseconds().to_le_bytes())),
+            owner: Some(owner),
+            mode: mode & MODE_BITS,
+            ..TenantEntry::default()
+        };
         write(&*self.disk, name, entry)?;
         self.loaded.lock().remove(name);
         Ok(())
@@ -244,6 +281,13 @@ impl Tenants {
         self.loaded.lock().remove(name);
         Ok(())
     }
+}
+
+/// A number for a tenant, from its name and when it was made.
+fn hash(name: &str, made: &[u8]) -> u64 {
+    let digest = blake3::hash(&[name.as_bytes(), b"\0", made].concat());
+    let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    (u64::from_le_bytes(*first) % TENANT_NUMBERS.end).max(TENANT_NUMBERS.start)
 }
 
 fn read(disk: &dyn Disk, name: &str) -> Result<TenantEntry> {
@@ -274,9 +318,10 @@ fn write(disk: &dyn Disk, name: &str, entry: TenantEntry) -> Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{CLOSED_MODE, MODE, TenantEntry, Tenants};
+    use super::{CLOSED_MODE, MODE, TENANT_NUMBERS, TenantEntry, Tenants, write};
     use crate::model::Owner;
     use crate::store::disk::memory::MemoryDisk;
+    use crate::store::disk::{Disk, Open, write_new};
     use crate::store::quota::Limits;
 
     #[test]
@@ -288,16 +333,62 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_keeps_its_number_and_a_later_one_of_its_name_gets_another() {
+        let disk = Arc::new(MemoryDisk::new());
+        let tenants = Tenants::new(disk.clone(), true);
+        let owner = Owner { uid: 1, gid: 1 };
+        let make = |name: &str| {
+            disk.create_directory(name).unwrap();
+            tenants.write_new(name, owner, MODE).unwrap();
+            tenants.number(name)
+        };
+        let rename = |from: &str, to: &str| {
+            tenants.record_number(from).unwrap();
+            disk.rename(from, to).unwrap();
+            [from, to].iter().for_each(|name| tenants.forget(name));
+            tenants.number(to)
+        };
+        let first = make("t");
+        assert_eq!(rename("t", "u"), first);
+        let second = make("t");
+        assert!(second != first && TENANT_NUMBERS.contains(&second));
+        // A tenant whose file has no number.
+        write(&*disk, "t", TenantEntry::default()).unwrap();
+        tenants.forget("t");
+        let third = tenants.number("t");
+        assert_eq!(rename("t", "v"), third);
+        assert!(make("t") != third);
+        // One whose file cannot be read keeps the file.
+        disk.create_directory("w").unwrap();
+        let text = b"mode = 'rwx'";
+        write_new(&*disk, "w/.tenant.toml", text).unwrap();
+        let fourth = tenants.number("w");
+        tenants.record_number("w").unwrap();
+        assert!(
+            TENANT_NUMBERS.contains(&fourth)
+                && disk.open("w/.tenant.toml", Open::Read).unwrap().len().unwrap() == text.len() as u64
+        );
+    }
+
+    #[test]
     fn tenant_files_round_trip_and_invalid_texts_are_refused() {
         let limits = Limits { bytes: Some(7), stored: None, files: Some(9) };
         for entry in [
             TenantEntry::default(),
-            TenantEntry { owner: Some(Owner { uid: u32::MAX, gid: 0 }), mode: 0o2770, limits },
+            TenantEntry {
+                number: Some(TENANT_NUMBERS.end - 1),
+                owner: Some(Owner { uid: u32::MAX, gid: 0 }),
+                mode: 0o2770,
+                limits,
+            },
         ] {
             assert_eq!(TenantEntry::parse(&entry.to_text()).unwrap(), entry);
         }
         assert_eq!(TenantEntry::parse("").unwrap(), TenantEntry::default());
         for wrong in [
+            "number = 1",
+            "number = -2",
+            "number = 1099511627776",
             "owner = 1",
             "owner = -1\ngroup = 1",
             "owner = 4294967296\ngroup = 1",

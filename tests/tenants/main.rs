@@ -1,4 +1,4 @@
-//! Tenants of real mounts: permissions and quotas.
+//! Tenants of real mounts: names, permissions and quotas.
 
 #![cfg(feature = "mount")]
 // clippy.toml exempts tests, but not the functions that they call.
@@ -6,6 +6,7 @@
 
 mod forms;
 mod imports;
+mod names;
 mod owners;
 mod private;
 mod quotas;

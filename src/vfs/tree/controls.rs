@@ -17,7 +17,7 @@ impl Vfs {
     pub(super) fn control(&self, owner: Owner, place: u32, node: EntryId) -> Option<ControlView> {
         let scope = match owner {
             Owner::Mount => Scope::Mount,
-            Owner::Tenant(hash) => Scope::Tenant(self.hashed(hash)?),
+            Owner::Tenant(number) => Scope::Tenant(self.tenant_numbered(number)?),
             Owner::Collection(number) => Scope::Collection(self.numbered(number).ok()??),
         };
         if let (Scope::Collection(collection), ROOT) = (&scope, node) {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 63 | a control or a form; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
-//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number; of a control of a file in a form: `MIRRORED_FORMS` and `FORMS_PLACE` |
+//! | 39..0 | the node's number; of a tenant and its controls: its number; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number; of a control of a file in a form: `MIRRORED_FORMS` and `FORMS_PLACE` |
 //!
 //! A form with parameters (`form_numbers.rs`) has the number 15, and its own number in place of the collection's.
 //!
@@ -22,7 +22,7 @@
 use std::ops::Range;
 
 use crate::model::EntryId;
-use crate::store::COMPUTED_FIRST;
+use crate::store::{COMPUTED_FIRST, TENANT_NUMBERS};
 
 const CONTROL: u64 = 1 << 63;
 /// Marks a passthrough inode. Places of controls are below this bit.
@@ -39,6 +39,7 @@ const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
 const TENANT_PLACES: u32 = 16;
 /// Collection numbers from here on encode places of a tenant's controls.
 const COLLECTION_END: u32 = COLLECTION_MASK as u32 + 1 - TENANT_PLACES;
+const _: () = assert!(TENANT_NUMBERS.start > Ino::ROOT.0 && TENANT_NUMBERS.end == 1 << COLLECTION_SHIFT);
 /// Bit position of a control's place.
 const PLACE_SHIFT: u32 = 34;
 const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
@@ -76,7 +77,7 @@ pub struct ChildName<'a> {
 pub enum Place {
     /// The directory of tenants.
     Root,
-    /// A tenant, by a hash of its name.
+    /// A tenant, by its number.
     Tenant(u64),
     /// A node of a collection.
     Node { collection: u32, node: EntryId },
@@ -119,7 +120,7 @@ pub enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
     Mount,
-    /// A tenant, by a hash of its name.
+    /// A tenant, by its number.
     Tenant(u64),
     /// A collection, by its number.
     Collection(u32),
@@ -139,7 +140,7 @@ impl Ino {
             |collection: u32, low| (collection < COLLECTION_END).then(|| joined(collection, low))?;
         match place {
             Place::Root => Some(Ino::ROOT),
-            Place::Tenant(hash) => Some(Ino(hash)),
+            Place::Tenant(number) => Some(Ino(number)),
             Place::Node { collection, node } => {
                 let low = packed(node, NODE_BITS)?;
                 let fits = low & COMPUTED != 0 || low < PLAIN;
@@ -151,8 +152,8 @@ impl Ino {
                 let number = match owner {
                     _ if !fits => None,
                     Owner::Mount => joined(0, low),
-                    Owner::Tenant(hash) => {
-                        (place < TENANT_PLACES).then(|| joined(COLLECTION_END + place, hash))?
+                    Owner::Tenant(number) => {
+                        (place < TENANT_PLACES).then(|| joined(COLLECTION_END + place, number))?
                     }
                     Owner::Collection(_) if place >= FORMS_PLACE => None,
                     Owner::Collection(number) => numbered(number, low),
@@ -276,13 +277,6 @@ impl Ino {
             Place::Node { collection, node: unpacked(low, NODE_BITS) }
         }
     }
-
-    /// The hash that stands for a tenant. It is never the number of the mount.
-    pub fn tenant_hash(name: &str) -> u64 {
-        let digest = blake3::hash(name.as_bytes());
-        let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        (u64::from_le_bytes(*first) & NODE_MASK).max(2)
-    }
 }
 
 /// The number of a node in this many bits; the highest one marks a computed node.
@@ -302,18 +296,20 @@ mod tests {
     use super::{COMPUTED_FIRST, Ino, Owner, Place};
     use crate::model::EntryId;
 
+    const ACME: u64 = 0x5e_ed12_3456;
+
     #[test]
     fn every_place_has_a_unique_inode_number() {
         let places = [
             Place::Root,
-            Place::Tenant(Ino::tenant_hash("acme")),
+            Place::Tenant(ACME),
             Place::Node { collection: 1, node: EntryId(1) },
             Place::Node { collection: 8_388_591, node: EntryId((1 << 38) - 1) },
             Place::Node { collection: 8_388_591, node: EntryId(COMPUTED_FIRST) },
             Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST + (1 << 39) - 1) },
             Place::Control { owner: Owner::Mount, place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Mount, place: 15, node: EntryId(0) },
-            Place::Control { owner: Owner::Tenant(Ino::tenant_hash("acme")), place: 0, node: EntryId(0) },
+            Place::Control { owner: Owner::Tenant(ACME), place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(8_388_591), place: 13, node: EntryId((1 << 33) - 1) },
@@ -378,7 +374,7 @@ mod tests {
         }
         let places = [
             Place::Root,
-            Place::Tenant(Ino::tenant_hash("acme")),
+            Place::Tenant(ACME),
             Place::Control { owner: Owner::Collection(3), place: 13, node: EntryId((1 << 33) - 1) },
             Place::FormControl { collection: 3, place: 6, form: 14, node: EntryId((1 << 29) - 1) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },

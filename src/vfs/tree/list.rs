@@ -309,12 +309,12 @@ fn tree_ino(node: Ino, place: u32) -> Option<Ino> {
     }
 }
 
-/// The place of a name without a number in a log: its collection's number, its tenant's hash, or its
+/// The place of a name without a number in a log: its collection's number, its tenant's, or its
 /// place in the table of control files.
 fn place_of(ino: Ino) -> u64 {
     match ino.place() {
         Place::Root => 0,
-        Place::Tenant(hash) => hash,
+        Place::Tenant(number) => number,
         Place::Node { collection, .. } => u64::from(collection),
         Place::Control { place, .. } | Place::FormControl { place, .. } => u64::from(place),
         Place::Form { form, .. } => u64::from(form),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::{Collection, Node, ROOT};
+use crate::store::{Collection, Node, ROOT, Store};
 use crate::vfs::form::{self, Form, Item};
-use crate::vfs::tree::ino::{Ino, Owner, Place};
+use crate::vfs::tree::ino::{Owner, Place};
 use crate::vfs::tree::tag_places::TagsView;
 
 /// The control directory of the mount, of each tenant and of each collection. Listings hide it, as they
@@ -188,10 +188,10 @@ impl ControlView {
         }
     }
 
-    pub(super) fn number(&self) -> Place {
+    pub(super) fn number_in(&self, store: &Store) -> Place {
         let owner = match &self.scope {
             Scope::Mount => Owner::Mount,
-            Scope::Tenant(name) => Owner::Tenant(Ino::tenant_hash(name)),
+            Scope::Tenant(name) => Owner::Tenant(store.tenant_number(name)),
             Scope::Collection(collection) => Owner::Collection(collection.state().number()),
         };
         if let Some(place) = self.form_place() {

@@ -47,13 +47,14 @@ impl Vfs {
         let places: Vec<_> = names.into_iter().map(|name| OwnedCollectionName::new(old, name)).collect();
         let done = self.with_released(&places, || self.store().rename_tenant(old, new));
         let tenant = if done.is_ok() { new } else { old };
+        // The kernel knows it by its number, which stays.
+        if let Err(error) = self.tenant_named(tenant) {
+            log::warn!("{tenant}: {error}");
+        }
         for OwnedCollectionName { name, .. } in &places {
             if let Err(error) = self.collection_named(tenant, name) {
                 log::warn!("{tenant}/{name}: {error}");
             }
-        }
-        if done.is_ok() {
-            self.rename_looked_up_tenant(old, new);
         }
         done.map(|()| Invalidation::default())
     }
@@ -77,7 +78,7 @@ impl Vfs {
         {
             log::debug!("{tenant}/{name}: {error}");
         }
-        done.map(|()| nodes.and(Ino::of(Place::Tenant(Ino::tenant_hash(tenant)))))
+        done.map(|()| nodes.and(Ino::of(Place::Tenant(self.store().tenant_number(tenant)))))
     }
 
     /// Removes a version of a collection. Fails as `Store::remove_version` does.

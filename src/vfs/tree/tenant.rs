@@ -113,8 +113,8 @@ impl Vfs {
 
     /// The same of a name in the directory of a tenant, if its entry was listed.
     pub fn look_up_unopened(&self, parent: Ino, name: &[u8]) -> Option<Attr> {
-        let Place::Tenant(hash) = parent.place() else { return None };
-        self.unopened_attr(&self.hashed(hash)?, std::str::from_utf8(name).ok()?)
+        let Place::Tenant(number) = parent.place() else { return None };
+        self.unopened_attr(&self.tenant_numbered(number)?, std::str::from_utf8(name).ok()?)
     }
 
     /// The same of an inode.

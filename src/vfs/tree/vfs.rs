@@ -67,7 +67,7 @@ pub(super) struct LookedUp {
     pub collections: RwLock<HashMap<u32, KnownCollection, RandomState>>,
     /// The collections of a remote that were opened.
     pub entered: RwLock<HashSet<OwnedCollectionName>>,
-    /// Tenants by the hash of their name.
+    /// Names of tenants by their numbers. Each may have changed, so the store is asked about one that is found here.
     tenants: RwLock<HashMap<u64, String>>,
     form_numbers: FormNumbers,
     adapters: KeptAdapters,
@@ -179,7 +179,9 @@ impl Vfs {
     pub fn locate(&self, ino: Ino) -> Result<Located> {
         match ino.place() {
             Place::Root => Ok(Located::Root),
-            Place::Tenant(hash) => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
+            Place::Tenant(number) => {
+                self.tenant_numbered(number).map(Located::Tenant).ok_or_else(|| gone(ino))
+            }
             Place::Node { collection, node } => {
                 let collection = self.numbered(collection)?.ok_or_else(|| gone(ino))?;
                 let node = collection.state().shown(node).ok_or_else(|| gone(ino))?;
@@ -288,11 +290,11 @@ impl Vfs {
     pub fn ino(&self, located: &Located) -> Result<Ino> {
         let place = match located {
             Located::Root => Place::Root,
-            Located::Tenant(name) => Place::Tenant(Ino::tenant_hash(name)),
+            Located::Tenant(name) => Place::Tenant(self.store.tenant_number(name)),
             Located::Node(FileView { collection, node }) => {
                 Place::Node { collection: collection.state().number(), node: node.entry.id }
             }
-            Located::Control(view) => view.number(),
+            Located::Control(view) => view.number_in(&self.store),
             Located::Form(view) => match self.form_place(view) {
                 Some(place) => place,
                 None => return Err(no_number()),
@@ -362,19 +364,18 @@ impl Vfs {
 
     /// Looks up a tenant by name and caches it under its number.
     pub(super) fn tenant_named(&self, name: &str) -> Result<String> {
-        if !self.store.tenants()?.iter().any(|tenant| tenant == name) {
+        let tenants = self.store.tenants()?;
+        if !tenants.iter().any(|tenant| tenant == name) {
             return Err(no_name(name.as_bytes()));
         }
-        let mut tenants = self.looked_up.tenants.write();
-        let hash = Ino::tenant_hash(name);
-        let known = tenants.entry(hash).or_insert_with(|| name.to_owned());
-        if known != name && Ino::tenant_hash(known) != hash {
-            // The number of a tenant that was renamed, which has another name by now.
-            name.clone_into(known);
-        }
-        if known != name {
+        let number = self.store.tenant_number(name);
+        let known = self.looked_up.tenants.read().get(&number).cloned();
+        if let Some(known) = known.filter(|known| known != name && tenants.contains(known))
+            && self.store.tenant_number(&known) == number
+        {
             return Err(Error::unsupported(format!("the tenants {known} and {name} have the same number")));
         }
+        self.looked_up.tenants.write().insert(number, name.to_owned());
         Ok(name.to_owned())
     }
 
@@ -481,7 +482,7 @@ impl Vfs {
         }
         // The remote may be away.
         let tenants = self.store.tenants_before().into_iter();
-        let tenants = tenants.map(|tenant| (Ino::tenant_hash(&tenant), tenant));
+        let tenants: Vec<_> = tenants.map(|tenant| (self.store.tenant_number(&tenant), tenant)).collect();
         self.looked_up.tenants.write().extend(tenants);
     }
 
@@ -553,29 +554,21 @@ impl Vfs {
         Ok(())
     }
 
-    /// Makes the number that the kernel knows for a renamed tenant lead to its new name.
-    pub(super) fn rename_looked_up_tenant(&self, old: &str, new: &str) {
-        let mut tenants = self.looked_up.tenants.write();
-        for name in tenants.values_mut().filter(|name| *name == old) {
-            new.clone_into(name);
-        }
-        tenants.insert(Ino::tenant_hash(new), new.to_owned());
-    }
-
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.looked_up.collections.write().remove(&number);
         self.forget_caches(number);
     }
 
-    /// The tenant with a hash, if it was looked up before.
-    pub(super) fn hashed(&self, hash: u64) -> Option<String> {
-        if let Some(name) = self.looked_up.tenants.read().get(&hash) {
-            return Some(name.clone());
+    /// The tenant with a number.
+    pub(super) fn tenant_numbered(&self, number: u64) -> Option<String> {
+        let has_it = |name: &String| self.store.tenant_number(name) == number;
+        let known = self.looked_up.tenants.read().get(&number).cloned();
+        if let Some(name) = known.filter(has_it) {
+            return Some(name);
         }
-        // The kernel may know it from an earlier daemon.
-        let tenants = self.store.tenants().ok()?;
-        let name = tenants.into_iter().find(|name| Ino::tenant_hash(name) == hash)?;
+        // It was renamed, or the kernel knows it from an earlier daemon.
+        let name = self.store.tenants().ok()?.into_iter().find(has_it)?;
         self.tenant_named(&name).ok()
     }
 
