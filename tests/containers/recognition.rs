@@ -207,6 +207,50 @@ fn a_file_that_breaks_its_format_stays_plain_and_says_why() {
 }
 
 #[test]
+fn a_file_that_gets_the_name_of_a_container_by_a_rename_says_why_it_stays_plain() {
+    let mut fixture = Fixture::new();
+    let mut random = Random(8);
+    let whole = container_of(&mut random, &[("w", 9000)]);
+    let cases = [
+        ("short.safetensors", b"abc".to_vec()),
+        ("cut.safetensors", whole[..whole.len() - 1].to_vec()),
+        ("page.safetensors", b"<!doctype html><p>Log in".to_vec()),
+        ("y.npy", random.bytes(50_000)),
+        ("m.gguf", random.bytes(5000)),
+        ("z.npz", random.bytes(5000)),
+        ("b.cgeb", random.bytes(5000)),
+    ];
+    fs::create_dir(fixture.path("written")).unwrap();
+    fs::create_dir(fixture.path("renamed")).unwrap();
+    for (name, bytes) in &cases {
+        fs::write(fixture.path(&format!("written/{name}")), bytes).unwrap();
+        fs::write(fixture.path("renamed/x.tmp"), bytes).unwrap();
+        fs::rename(fixture.path("renamed/x.tmp"), fixture.path(&format!("renamed/{name}"))).unwrap();
+    }
+    for round in 0..2 {
+        for (name, bytes) in &cases {
+            let why = fixture.attribute(&format!("written/{name}"), "why");
+            assert!(why.contains("kept as a plain file"), "{name}: {why}");
+            let renamed = format!("renamed/{name}");
+            assert_eq!(fixture.attribute(&renamed, "why"), why, "{renamed}, round {round}");
+            assert_same(&fixture.read(&renamed), bytes, &renamed);
+        }
+        fixture.crash();
+    }
+    // Another name, and bytes that fit it.
+    fs::rename(fixture.path("renamed/y.npy"), fixture.path("renamed/y.gguf")).unwrap();
+    assert_eq!(fixture.attribute("renamed/y.gguf", "why"), fixture.attribute("renamed/m.gguf", "why"));
+    fs::write(fixture.path("renamed/cut.safetensors"), &whole).unwrap();
+    assert_eq!(
+        support::try_get(&fixture.path("renamed/cut.safetensors"), "why"),
+        Err(rustix::io::Errno::NODATA)
+    );
+    fs::write(fixture.path("renamed/none"), b"").unwrap();
+    fs::rename(fixture.path("renamed/none"), fixture.path("renamed/none.npy")).unwrap();
+    assert_eq!(support::try_get(&fixture.path("renamed/none.npy"), "why"), Err(rustix::io::Errno::NODATA));
+}
+
+#[test]
 fn a_tensor_of_a_type_that_is_not_shown_hides_no_others_and_is_written_and_cast_around() {
     let mut fixture = Fixture::new();
     let mut random = Random(5);

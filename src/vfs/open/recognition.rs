@@ -44,8 +44,11 @@ impl OpenFile {
             _ => Err(error),
         });
         match found {
-            Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {
+            Ok((recognized, note)) if is_plain && recognized.content == Content::Plain => {
                 self.record_shards(recognized.shards)?;
+                if !note.is_empty() {
+                    engine::note_why(&self.collection, self.node, &note)?;
+                }
             }
             Ok((recognized, why)) => {
                 if is_recorded(&self.collection.state(), file, &recognized) {
@@ -63,7 +66,7 @@ impl OpenFile {
                 changes.nodes.extend(self.rounded_now(&parts.0));
                 layout.replace(collection, Ok(parts), self.verify)?;
             }
-            Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
+            Err(error) if is_plain && layout.bytes() > 0 => {
                 let why = format!("kept as a plain file: {error}");
                 engine::note_why(&self.collection, self.node, &why)?;
             }
