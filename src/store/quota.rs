@@ -163,8 +163,8 @@ pub struct Meter {
     counts: Mutex<Counts>,
     /// For a collection, its versions.
     versions: OnceLock<VersionUse>,
-    /// For a tenant, the meters of collections whose versions are to be counted.
-    uncounted: Mutex<Vec<Weak<Meter>>>,
+    /// For a tenant, the collections whose versions are to be counted.
+    uncounted: Mutex<Uncounted>,
     /// Held while these are counted, across I/O, so that nobody takes the numbers before.
     counting: Mutex<()>,
 }
@@ -176,6 +176,14 @@ impl fmt::Debug for Meter {
             .field("counts", &self.counts)
             .finish_non_exhaustive()
     }
+}
+
+/// The collections of a tenant whose versions are to be counted.
+#[derive(Default)]
+struct Uncounted {
+    meters: Vec<Weak<Meter>>,
+    /// How many others a thread counts at the moment.
+    in_progress: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -237,11 +245,11 @@ impl Meter {
     /// Has the meter above count the versions of this one.
     fn list_for_count(self: &Arc<Self>, versions: &VersionUse) {
         let Some(above) = self.above.as_ref().filter(|_| !versions.list()) else { return };
-        let mut uncounted = above.uncounted.lock();
-        if uncounted.len() == uncounted.capacity() {
-            uncounted.retain(|known| known.strong_count() > 0);
+        let meters = &mut above.uncounted.lock().meters;
+        if meters.len() == meters.capacity() {
+            meters.retain(|known| known.strong_count() > 0);
         }
-        uncounted.push(Arc::downgrade(self));
+        meters.push(Arc::downgrade(self));
     }
 
     /// Counts versions whose bytes may have changed.
@@ -250,17 +258,37 @@ impl Meter {
             versions.count(|bytes| self.set_aside(bytes));
         }
         let _alone = self.counting.lock();
-        let uncounted = std::mem::take(&mut *self.uncounted.lock());
-        for below in uncounted.iter().filter_map(Weak::upgrade) {
+        let meters = {
+            let mut uncounted = self.uncounted.lock();
+            uncounted.in_progress = uncounted.meters.len();
+            std::mem::take(&mut uncounted.meters)
+        };
+        if meters.is_empty() {
+            return;
+        }
+        for below in meters.iter().filter_map(Weak::upgrade) {
             if let Some(versions) = below.versions.get() {
                 versions.unlist();
             }
             below.count_versions();
         }
+        self.uncounted.lock().in_progress = 0;
+    }
+
+    /// Whether all versions are counted, here and above, whose bytes a limit depends on.
+    pub fn is_counted_for_limits(&self) -> bool {
+        let are_counted = || {
+            let uncounted = self.uncounted.lock();
+            let are_below_counted = uncounted.meters.is_empty() && uncounted.in_progress == 0;
+            are_below_counted && self.versions.get().is_none_or(VersionUse::is_counted)
+        };
+        (self.counts.lock().limits.stored.is_none() || are_counted())
+            && self.above.as_ref().is_none_or(|above| above.is_counted_for_limits())
     }
 
     /// Counts versions, here and above, whose bytes a limit depends on. That takes a look at each of their files, so a thread
-    /// does it before it takes a lock that others wait for: a reservation that grows goes by the last count.
+    /// does it before it takes a lock that others wait for, and looks with the lock whether they
+    /// [are counted](Self::is_counted_for_limits) still: a reservation that grows goes by the last count.
     pub fn count_for_limits(&self) {
         if self.counts.lock().limits.stored.is_some() {
             self.count_versions();
@@ -443,11 +471,41 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| meter.count_for_limits());
             begins.recv().unwrap();
+            assert!(!meter.is_counted_for_limits());
             held.set(Use::exact(30)).unwrap();
             end.send(()).unwrap();
         });
+        assert!(meter.is_counted_for_limits());
         assert_eq!(held.set(Use::exact(41)).unwrap_err().kind(), ErrorKind::Quota);
         held.set(Use::exact(40)).unwrap();
+    }
+
+    #[test]
+    fn versions_that_change_are_uncounted_where_a_limit_depends_on_them() {
+        let tenant = Meter::new("t", None, Limits { stored: Some(100), ..Limits::default() });
+        let one = Meter::new("t/a", Some(tenant.clone()), Limits::default());
+        let other = Meter::new("t/b", Some(tenant.clone()), Limits::default());
+        assert!(one.is_counted_for_limits());
+        let ((begun, begins), (end, ends)) = (channel(), channel());
+        let ends = Mutex::new(ends);
+        one.has_versions_counted_by(Box::new(move || {
+            begun.send(()).unwrap();
+            ends.lock().recv().unwrap();
+            Ok(Some(60))
+        }));
+        assert!(!one.is_counted_for_limits() && !other.is_counted_for_limits());
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.count_for_limits());
+            begins.recv().unwrap();
+            assert!(!other.is_counted_for_limits(), "another thread counts");
+            end.send(()).unwrap();
+        });
+        assert!(one.is_counted_for_limits() && other.is_counted_for_limits());
+        assert_eq!(other.check(Use::exact(41)).unwrap_err().kind(), ErrorKind::Quota);
+        one.versions_changed();
+        assert!(!other.is_counted_for_limits());
+        tenant.set_limits(Limits::default());
+        assert!(other.is_counted_for_limits());
     }
 
     #[test]

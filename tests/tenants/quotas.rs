@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, chown, symlink};
+use std::sync::Mutex;
 
 use support::{Mounted, Place, as_user, imported, limits, put, python_line, read_at, refused, run, usage};
 
@@ -192,6 +193,44 @@ fn copies_of_pinned_files_are_counted_and_a_pin_over_the_quota_is_refused() {
     pin(&mounted, "f", "1").unwrap();
     fs::remove_file(mounted.path("t/c/f")).unwrap();
     assert_eq!(usage(&mounted, "t"), [1, 30_000, 30_000]);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn many_writers_to_one_file_and_to_others_reach_a_limit_of_stored_bytes_and_do_not_pass_it() {
+    const LIMIT: u64 = 4 << 20;
+    const PIECE: usize = 12_000;
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    fs::create_dir_all(mounted.path("t/d")).unwrap();
+    put(&mounted.path("t/.ctl/quota"), &format!("stored={LIMIT}")).unwrap();
+    let ends = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for writer in 0..8_u8 {
+            let names = [format!("t/c/own-{writer}"), "t/c/one".to_owned(), format!("t/d/own-{writer}")];
+            let path = mounted.path(&names[usize::from(writer % 3)]);
+            let ends = &ends;
+            scope.spawn(move || {
+                let mut file = fs::File::options().append(true).create(true).open(path).unwrap();
+                let piece = [writer + 1; PIECE];
+                let end = loop {
+                    match file.write(&piece) {
+                        Ok(PIECE) => {}
+                        // A write past a limit may be short.
+                        end => break end.map_or_else(|error| error.raw_os_error(), |_| None),
+                    }
+                };
+                ends.lock().unwrap().push(end);
+            });
+        }
+    });
+    assert!(ends.into_inner().unwrap().iter().all(|end| end.is_none_or(|end| end == libc::EDQUOT)));
+    let [_, logical, stored] = usage(&mounted, "t");
+    assert!(stored <= LIMIT && stored == logical, "{stored}");
+    // Bytes count twice while they are recorded.
+    assert!(stored > LIMIT / 4, "{stored}");
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
 }

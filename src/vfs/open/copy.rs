@@ -8,6 +8,8 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use parking_lot::RwLock;
+
 use crate::format::log::catalog::Extent;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::{GATHERED_BYTES_MAX, LinkedFile, OpenObject, now_nanoseconds};
@@ -68,7 +70,7 @@ impl OpenFile {
     /// Gives the end of the file the blocks of another, after zeros up to `at` where it is shorter. Returns the number of
     /// bytes: fewer than all where the source has changed, 0 where the file goes on behind `at` or cannot share them.
     pub fn append_blocks(&self, at: u64, blocks: &SharedBlocks) -> Result<u64> {
-        self.may_grow_to(u64::MAX)?;
+        self.check_writable()?;
         let Some((first, range)) = blocks.objects.first() else { return Ok(0) };
         if at < self.bytes() {
             return Ok(0);
@@ -80,7 +82,7 @@ impl OpenFile {
             Some(_) => None,
             None => self.collection.link_of(first)?,
         };
-        let mut layout = self.layout.write();
+        let mut layout = self.locked_to_grow(u64::MAX, RwLock::write)?;
         layout.check()?;
         let before = layout.bytes();
         let number = match &linked {

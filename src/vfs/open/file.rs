@@ -1,7 +1,7 @@
 //! Open files: one [`OpenFile`] for each node, however often it is opened.
 
 use std::collections::HashSet;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -23,6 +23,9 @@ use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
 use crate::vfs::open::Changes;
 use crate::vfs::open::layout::Layout;
 use crate::vfs::open::page_cache::PageCache;
+
+/// How often versions are counted for one request at most.
+const COUNTS_MAX: usize = 3;
 
 /// Events since a file was opened.
 #[derive(Debug)]
@@ -345,8 +348,7 @@ impl OpenFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.may_grow_to(end)?;
-        let mut layout = self.layout.upgradable_read();
+        let mut layout = self.locked_to_grow(end, RwLock::upgradable_read)?;
         layout.check()?;
         self.refuse_assembled(&layout)?;
         let before = layout.bytes();
@@ -417,8 +419,7 @@ impl OpenFile {
 
     /// [`truncate`](Self::truncate), which adds its changes to `changes`, also those before a failure.
     pub fn truncate_into(&self, bytes: u64, changes: &mut Changes) -> Result<()> {
-        self.may_grow_to(bytes)?;
-        let mut layout = self.layout.write();
+        let mut layout = self.locked_to_grow(bytes, RwLock::write)?;
         layout.check()?;
         let before = layout.bytes();
         self.written.from.fetch_min(bytes.min(before), Ordering::AcqRel);
@@ -646,13 +647,25 @@ impl OpenFile {
         self.collection.check_writable()
     }
 
-    /// Checks that the file may be written to, and has all counted that a quota depends on, if it gets longer. The caller does
-    /// not hold the layout. Where the file is cut meanwhile, the growth goes by the last count.
-    pub(super) fn may_grow_to(&self, bytes: u64) -> Result<()> {
-        if bytes > self.bytes() {
-            self.collection.meter().count_for_limits();
+    /// Checks that the file may be written to, and locks the layout, with all counted that a quota depends on if the file gets
+    /// longer. Nothing is counted with the layout held, for which readers wait; where versions change all the time, the
+    /// growth goes by the last count.
+    pub(super) fn locked_to_grow<'a, L: Deref<Target = Layout>>(
+        &'a self,
+        bytes: u64,
+        lock: impl Fn(&'a RwLock<Layout>) -> L,
+    ) -> Result<L> {
+        self.check_writable()?;
+        let meter = self.collection.meter();
+        for _ in 0..COUNTS_MAX {
+            let layout = lock(&self.layout);
+            if bytes <= layout.bytes() || meter.is_counted_for_limits() {
+                return Ok(layout);
+            }
+            drop(layout);
+            meter.count_for_limits();
         }
-        self.check_writable()
+        Ok(lock(&self.layout))
     }
 }
 
