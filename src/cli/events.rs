@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::cli::Outcome;
 use crate::cli::common::output::print;
-use crate::model::{Error, HOLD, Result};
+use crate::cli::common::remote;
+use crate::model::{Error, ErrorKind, HOLD, Result};
 use crate::store::disk::files::FileDisk;
-use crate::store::{TrailCheck, now_seconds, read_trail};
+use crate::store::{Store, TrailCheck, now_seconds, read_trail};
 
 /// Print the trail of a store: imports, moves, evictions, repairs, damage, changes of settings and removals.
 ///
@@ -16,19 +17,19 @@ use crate::store::{TrailCheck, now_seconds, read_trail};
 /// the policy's moves from, to and bytes, and the BLAKE3 of the line before it. Without --verify the lines are printed as
 /// they are. The store may be mounted.
 ///
-/// Example: tierfs events /srv/tensors --since 7d --path acme/llama
+/// Example: tierfs events /srv/tensors acme/llama --since 7d
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The directory of the store
+    /// The store, or its mount point; a path in a mount names both
     store: PathBuf,
+    /// Only events of this path and of those below it: TENANT/COLLECTION/PATH [default: all]
+    #[arg(value_name = "NAME")]
+    below: Option<String>,
     /// Only events from this time on: seconds since 1970, or a time before now such as 90s, 30m, 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
-    /// Only events of this path and of those below it
-    #[arg(long, value_name = "PATH")]
-    path: Option<String>,
     /// Check that each line follows the one before it, and print the number of lines; exit with 3 if one does not
-    #[arg(long, conflicts_with_all = ["since", "path"])]
+    #[arg(long, conflicts_with_all = ["since", "below"])]
     verify: bool,
 }
 
@@ -45,7 +46,18 @@ fn since(text: &str) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        if remote::url(&self.store).is_some() {
+            let text = format!(
+                "{} is a remote, which has no trail; .ctl/events of a mount has the events of that mount",
+                self.store.display()
+            );
+            return Err(Error::unsupported(text));
+        }
         let disk = FileDisk::new(&self.store);
+        if !Store::exists(&disk) {
+            let text = format!("{} is not a tierfs store; tierfs init makes one", self.store.display());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
         if !self.verify {
             let print_line = &mut |line: &str| {
                 if self.is_wanted(line) { print(&format!("{line}\n")) } else { Ok(()) }
@@ -73,10 +85,11 @@ impl Args {
         let own = event.get("path").and_then(Value::as_str);
         let is_late = |since: u64| time.is_some_and(|time| time >= since as f64);
         let is_below = |path: &str| {
-            let below = own.and_then(|own| own.strip_prefix(path.trim_end_matches('/')));
-            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            let path = path.trim_matches('/');
+            let below = own.and_then(|own| own.strip_prefix(path));
+            path.is_empty() || below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        self.since.is_none_or(is_late) && self.path.as_deref().is_none_or(is_below)
+        self.since.is_none_or(is_late) && self.below.as_deref().is_none_or(is_below)
     }
 }
 

@@ -164,7 +164,14 @@ pub fn read_trail(disk: &dyn Disk, visit: &mut dyn FnMut(&str) -> Result<()>) ->
         numbers => numbers.map_err(failed)?,
     };
     if numbers.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, format!("{} has no trail", disk.place())));
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} has no trail: nothing has happened that it keeps, or its tierfs.toml has audit = \"off\"; .ctl/events of a \
+             mount has the events of that mount",
+                disk.place()
+            ),
+        ));
     }
     for number in numbers {
         match whole(disk, number) {

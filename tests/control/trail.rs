@@ -70,8 +70,15 @@ fn imports_moves_discards_settings_and_removals_are_told_over_mounts_and_kills()
         of_kind("control").iter().any(|line| line["text"] == "allow" && line["cause"] == "lossy, user 0")
     );
     assert!(events(&place, &["--verify"]).ok().starts_with("ok: each of "));
-    assert_eq!(lines(&place, &["--path", "t/d"]).len(), 2);
-    assert_eq!(lines(&place, &["--path", "t/"]).len(), told.len());
+    let mounted = place.mount(&[]);
+    for path in ["", "t/d", "t/c/one", "none"] {
+        let shown = run(["events".into(), mounted.mountpoint.join(path)]).ok();
+        let wanted = events(&place, &[path]).ok();
+        assert!(shown == wanted && shown.is_empty() == (path == "none"), "{path}: {shown}");
+    }
+    mounted.unmount();
+    assert_eq!(lines(&place, &["t/d"]).len(), 2);
+    assert_eq!(lines(&place, &["/t/"]).len(), told.len());
     assert_eq!(
         (lines(&place, &["--since", "1h"]).len(), lines(&place, &["--since", "4000000000"]).len()),
         (told.len(), 0)
@@ -104,5 +111,6 @@ fn a_store_without_an_audit_has_no_trail_and_a_torn_line_is_cut_off() {
     place.import("t/d", &[&file], &[]);
     assert_eq!(lines(&place, &[]).len(), 2);
     fs::remove_dir_all(place.store().join(".tierfs.audit")).unwrap();
-    events(&place, &[]).failed(1, &["no trail"]);
+    events(&place, &[]).failed(1, &["no trail", "audit", ".ctl/events"]);
+    run(["events".into(), place.path("")]).failed(1, &["is not a tierfs store"]);
 }

@@ -40,7 +40,7 @@ tierfs du store t/c --json
 tierfs fsck store
 tierfs scrub store
 tierfs events store
-tierfs events store --path t/c/@.npy
+tierfs events store t/c/@.npy
 tierfs events store --since @
 tierfs events store --verify
 tierfs report store -o report.html

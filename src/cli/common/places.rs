@@ -16,9 +16,11 @@ use crate::store::Store;
 use crate::store::disk::files::FileDisk;
 
 /// Commands whose first words are STORE and a name in it.
-const BY_STORE: [&str; 6] = ["export", "import", "log", "mv", "push", "rm"];
+const BY_STORE: [&str; 7] = ["events", "export", "import", "log", "mv", "push", "rm"];
+/// Those of them that take a name deeper than that of a collection.
+const OF_FILES: [&str; 2] = ["events", "export"];
 /// Those of them that do not take a mount point as the store.
-const OF_STORES_ALONE: [&str; 2] = ["import", "push"];
+const OF_STORES_ALONE: [&str; 3] = ["events", "import", "push"];
 
 /// Names in the path of a collection.
 const COLLECTION_DEPTH: usize = 2;
@@ -66,7 +68,7 @@ pub(in crate::cli) fn by_store(words: Vec<OsString>, cli: &clap::Command) -> Vec
     };
     let NamedPlace { root, store, below } = &of;
     // A place for a store would lie deeper.
-    if below.components().count() > COLLECTION_DEPTH && name != "export" {
+    if below.components().count() > COLLECTION_DEPTH && !OF_FILES.contains(&name) {
         return words;
     }
     let is_second_of_mv = |at: &usize| name == "mv" && at_of(&positionals(&words, command), 1) == Some(*at);

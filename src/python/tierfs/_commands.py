@@ -245,14 +245,15 @@ def diff(a: StrPath, b: StrPath) -> Diff:
 
 
 def events(store: StrPath, *, since: str | int | None = None, path: str | None = None) -> list[Event]:
-    """Returns the trail of a store, the oldest event first.
+    """Returns the trail of a store, or of that of a mount, the oldest event first.
 
     Args:
         since: seconds since 1970, or a time before now such as `90s`, `30m`, `12h` or `7d`.
         path: only events of this path and of those below it.
     """
-    options = [f"--{name}={value}" for name, value in (("since", since), ("path", path)) if value is not None]
-    lines: list[Event] = [json.loads(line) for line in run("events", *options, "--", store).splitlines()]
+    options = [] if since is None else [f"--since={since}"]
+    names = [] if path is None else [path]
+    lines: list[Event] = [json.loads(line) for line in run("events", *options, "--", store, *names).splitlines()]
     return lines
 
 
