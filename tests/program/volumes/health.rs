@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Acceptor, Bucket, Manners, python, wait_until};
+use support::{Acceptor, Bucket, Manners, python, repository, wait_until};
 
 use super::plugin::{MULTI_NODE_READER_ONLY, Node};
 use super::wire::{FAILED_PRECONDITION, INVALID_ARGUMENT};
@@ -163,6 +163,13 @@ fn one_port_has_the_metrics_of_all_daemons_also_while_one_hangs() {
         values
     };
     assert_eq!((values("tierfs_csi_daemon_up"), values("tierfs_csi_volumes")), (vec![1; 3], vec![1, 1, 2]));
+    let rules = fs::read_to_string(repository("scripts/prometheus-alerts.yml")).unwrap();
+    let words = rules.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let named: Vec<&str> = words.filter(|word| word.starts_with("tierfs_csi_")).collect();
+    assert!(named.contains(&"tierfs_csi_daemon_up"), "{named:?}");
+    named
+        .iter()
+        .for_each(|name| assert!(!of(name).is_empty(), "a rule names {name}, and there is no such metric"));
     let daemon = |sample: &str| sample.split("daemon=").nth(1).unwrap()[..32].to_owned();
     let daemons: BTreeSet<String> =
         of("tierfs_uptime_seconds").into_iter().map(|(sample, _)| daemon(sample)).collect();
