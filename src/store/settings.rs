@@ -29,6 +29,8 @@ pub struct Settings {
     pub share: Share,
     /// Whether events are kept in the trail of the store.
     pub audit: bool,
+    /// Whether mkdir(2) makes tenants and collections. Imports and the like do always.
+    pub makes_directories: bool,
     /// Rules for automatic changes of tier.
     pub rules: Rules,
 }
@@ -89,6 +91,7 @@ impl Settings {
             pack: PACKS[0],
             share: Share::Tenant,
             audit: true,
+            makes_directories: true,
             rules: Rules::default(),
         }
     }
@@ -121,7 +124,9 @@ impl Settings {
              # Which files share equal bytes: none, tenant (the files of one tenant) or store.\n\
              share = \"{}\"\n\n\
              # Whether imports, moves, repairs and changes of settings are kept in .tierfs.audit: on or off.\n\
-             audit = \"{}\"\n\n{}",
+             audit = \"{}\"\n\n\
+             # How tenants and collections are made: auto (also by mkdir) or explicit (only by commands such as tierfs import).\n\
+             mkdir = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
@@ -130,6 +135,7 @@ impl Settings {
             self.pack,
             self.share.name(),
             if self.audit { "on" } else { "off" },
+            if self.makes_directories { "auto" } else { "explicit" },
             self.rules.to_text()
         )
     }
@@ -183,6 +189,16 @@ impl Settings {
                         Some("on") => true,
                         Some("off") => false,
                         _ => return Err(Error::invalid("tierfs.toml: audit must be \"on\" or \"off\"")),
+                    };
+                }
+                "mkdir" => {
+                    settings.makes_directories = match value.as_str() {
+                        Some("auto") => true,
+                        Some("explicit") => false,
+                        _ => {
+                            let text = "tierfs.toml: mkdir must be \"auto\" or \"explicit\"";
+                            return Err(Error::invalid(text));
+                        }
                     };
                 }
                 other if settings.rules.take(other, value)? => {}
@@ -353,6 +369,7 @@ mod tests {
         settings.keep.push("a \"quoted\"\\part".to_owned());
         settings.passthrough_files_max = 7;
         settings.audit = false;
+        settings.makes_directories = false;
         settings.pack = "ladder";
         assert_eq!(Settings::parse(&settings.to_text()).unwrap(), settings);
     }
@@ -364,6 +381,7 @@ mod tests {
         assert!(Settings::parse(&text.replace("format = 1", "format = 2")).is_err());
         assert!(Settings::parse(&text.replace("max = 4096", "max = -1")).is_err());
         assert!(Settings::parse(&text.replace("pack = \"none\"", "pack = \"zip\"")).is_err());
+        assert!(Settings::parse(&text.replace("mkdir = \"auto\"", "mkdir = \"yes\"")).is_err());
         assert!(Settings::parse("").is_err());
     }
 

@@ -10,7 +10,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
 
-use support::{Mounted, Place, Random, kill_daemon, names, replace, scale, shell, text};
+use support::{
+    Mounted, Place, Random, container_of, get, kill_daemon, names, refused, replace, run, scale, script,
+    shell, text,
+};
 
 fn number(path: &Path) -> u64 {
     fs::metadata(path).unwrap().ino()
@@ -129,6 +132,55 @@ fn the_next_daemon_knows_renamed_tenants_that_programs_have_open() {
         assert_eq!(names(&mounted.path("a/c")), ["f"]);
     }
     drop(open);
+    mounted.unmount();
+}
+
+#[test]
+fn programs_that_make_directories_make_tenants_and_collections() {
+    let place = Place::new();
+    let model = container_of(&mut Random(3), &[("a", 50_000), ("b", 70)]);
+    for path in ["in/m.safetensors", "tree/two/m/m.safetensors", "tree/three/m/m.safetensors"] {
+        place.write(path, &model);
+    }
+    let mounted = place.mount(&["--create"]);
+    script(&place.path(""), "cp in/m.safetensors mnt/one/m/").failed(1, &["No such file or directory"]);
+    script(&place.path(""), "test -d mnt/one || ls -d mnt/*").failed(2, &["mnt/*"]);
+    script(
+        &place.path(""),
+        "set -e; mkdir -p mnt/one/m; cp in/m.safetensors mnt/one/m/
+         cp -r tree/two mnt/; (cd tree; cp --parents three/m/m.safetensors ../mnt/)
+         install -D in/m.safetensors mnt/four/m/m.safetensors; cp -r in mnt/four/",
+    )
+    .ok();
+    assert_eq!(names(&mounted.mountpoint), ["four", "one", "three", "two"]);
+    for path in ["one/m", "two/m", "three/m", "four/m", "four/in"] {
+        assert!(fs::read(mounted.mountpoint.join(path).join("m.safetensors")).unwrap() == model, "{path}");
+        assert_eq!(fs::metadata(mounted.mountpoint.join(path).join(".tensors/a")).unwrap().len(), 200_000);
+    }
+}
+
+#[test]
+fn in_a_store_with_explicit_directories_commands_alone_make_tenants_and_collections() {
+    let place = Place::new();
+    run(["init".as_ref(), place.store().as_os_str()]).ok();
+    let settings = place.store().join("tierfs.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    assert!(text.contains("mkdir = \"auto\""));
+    fs::write(&settings, text.replace("mkdir = \"auto\"", "mkdir = \"explicit\"")).unwrap();
+    let mounted = place.mount(&[]);
+    let refused_in = |directory: &Path, name: &str| {
+        refused(fs::create_dir(directory.join(name)), libc::EPERM);
+        assert!(get(directory, "why").contains("mkdir = \"explicit\""), "{}", get(directory, "why"));
+    };
+    refused_in(&mounted.mountpoint, "a");
+    place.import("a/c", &[&place.write("f", "x")], &[]);
+    refused_in(&mounted.path("a"), "d");
+    refused(fs::create_dir(mounted.path("a/c")), libc::EEXIST);
+    fs::create_dir_all(mounted.path("a/c/deep/er")).unwrap();
+    fs::rename(mounted.path("a/c"), mounted.path("a/d")).unwrap();
+    fs::rename(mounted.path("a"), mounted.path("b")).unwrap();
+    assert_eq!(fs::read_to_string(mounted.path("b/d/f")).unwrap(), "x");
+    assert_eq!(names(&mounted.path("b/d")), ["deep", "f"]);
     mounted.unmount();
 }
 

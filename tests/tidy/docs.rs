@@ -43,7 +43,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/TOUR.md", 1_730),
     ("docs/CHANGING.md", 970),
     ("docs/LOCKS.md", 945),
-    ("docs/DECISIONS.md", 2_560),
+    ("docs/DECISIONS.md", 2_590),
     ("docs/BENCHMARKS.md", 1_450),
     ("docs/FORMAT.md", 10_810),
 ];

@@ -305,6 +305,11 @@ impl Vfs {
         self.check_access()?;
         match self.locate(parent)? {
             _ if name == CONTROL_NAME.as_bytes() => return Err(not_here()),
+            Located::Root | Located::Tenant(_) if !self.store().settings().makes_directories => {
+                let text = "the store's tierfs.toml has mkdir = \"explicit\": commands make tenants and collections, such as \
+                            tierfs import";
+                return Err(Error::new(ErrorKind::Denied, text));
+            }
             Located::Root => self.store().create_tenant(label()?, owner, mode)?,
             Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
             _ => {
