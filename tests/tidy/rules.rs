@@ -386,7 +386,7 @@ const PLACES_OF_CHANGES: &[(&str, usize, &str)] = &[
     ("src/store/io/relocate.rs", 3, "Return, Slots"),
     ("src/store/io/write.rs", 2, "Append, Return, Slots"),
     ("src/store/log/append.rs", 3, "the log"),
-    ("src/store/pieces/arrival.rs", 2, "pieces that arrive"),
+    ("src/store/pieces/arrival.rs", 3, "pieces that arrive"),
     ("src/store/pieces/file.rs", 2, "pieces that arrive, Evict"),
     ("src/store/pieces/file/claim.rs", 2, "the map"),
     ("src/store/pieces/file/states.rs", 4, "the map"),
