@@ -76,6 +76,8 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
     for Decode<'_, ELEMENT, BITS, TWO_LEVEL>
 {
     type Output = Result<(), BadScale>;
+    #[cfg(target_arch = "x86_64")]
+    const STORES_BF16: bool = ELEMENT == BF16;
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> Result<(), BadScale> {

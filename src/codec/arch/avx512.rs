@@ -157,7 +157,9 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
             job.run(kernel)
         }
         // SAFETY: `self` proves that the processor has the features.
-        unsafe { if BF16 { compiled_bf16(Avx512(()), job) } else { compiled(Avx512(()), job) } }
+        unsafe {
+            if BF16 && J::STORES_BF16 { compiled_bf16(Avx512(()), job) } else { compiled(Avx512(()), job) }
+        }
     }
 
     #[inline(always)]

@@ -187,6 +187,10 @@ pub(super) fn store_bf16_each<K: Kernel, const BITS: usize>(
 pub(in crate::codec) trait Job {
     /// The result.
     type Output;
+    /// Whether the job stores pairs or products as bf16. Only such a job is compiled for sets that differ in no other
+    /// operation; only x86_64 has some.
+    #[cfg(target_arch = "x86_64")]
+    const STORES_BF16: bool = false;
     /// Runs with the instructions of `kernel`.
     fn run<K: Kernel>(self, kernel: K) -> Self::Output;
 }
