@@ -33,6 +33,11 @@ name_of() {
     esac
 }
 
+# Where the level of a crate is 3: outside of loops LLVM inlines only what is hardly longer than a call, unless the source
+# asks for it, as the kernels of codecs do. The last pass leaves one copy of functions that are alike.
+rustflags="-Cllvm-args=-inline-threshold=25 -Cllvm-args=-hot-callsite-rel-freq=8
+    -Cllvm-args=-locally-hot-callsite-threshold=325 -Cpasses=mergefunc"
+
 # The commit, its date, and whether the tree has other changes.
 commit() {
     local changed
@@ -52,7 +57,7 @@ build() {
     for architecture in $(printf '%s\n' "$host" "$@" | sort -u); do
         target=$architecture-unknown-linux-musl
         echo "dist: building tierfs $TIERFS_VERSION for $target"
-        cargo zigbuild --locked --quiet --profile dist --target "$target" --bin tierfs
+        RUSTFLAGS=$rustflags cargo zigbuild --locked --quiet --profile dist --target "$target" --bin tierfs
     done
     rm -rf "$dist"
     mkdir -p "$dist"
