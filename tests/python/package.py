@@ -384,7 +384,9 @@ class Package(unittest.TestCase):
             fake = Path(folder) / "fake"
             fake.write_text('#!/bin/sh\ntrap "echo interrupted > $0.noted; exit 130" INT\ntouch $0.ready\nwhile :; do sleep 0.05; done\n')
             fake.chmod(0o755)
-            script = "import tierfs, sys\ntry:\n    tierfs.stat('x')\nexcept KeyboardInterrupt:\n    sys.exit(7)\n"
+            # The background jobs of a shell begin with the signal ignored.
+            script = "import signal, sys, tierfs\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            script += "try:\n    tierfs.stat('x')\nexcept KeyboardInterrupt:\n    sys.exit(7)\n"
             child = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TIERFS": str(fake)})
             while not Path(f"{fake}.ready").exists():
                 self.assertIsNone(child.poll())
