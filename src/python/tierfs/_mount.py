@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import tempfile
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -27,6 +30,9 @@ class Mount(os.PathLike[str]):
     def __fspath__(self) -> str:
         return str(self.path)
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     def __truediv__(self, below: StrPath) -> Path:
         return self.path / below
 
@@ -38,17 +44,27 @@ class Mount(os.PathLike[str]):
 
         If files are still open or mapped, the mount point is detached, and the daemon ends with the last of them. A
         second call does nothing, nor does a call for a mount that existed before.
+
+        Raises:
+            Error: the store could not be unmounted, or is unmounted without the last writes, or its daemon has not ended.
         """
         if not (self._is_mounted and self._is_own):
             return
-        try:
-            umount(self.path)
-        except Error:
-            if os.path.ismount(self.path):
-                umount(self.path, lazy=True)
+        failed: Error | None = None
+        # Another program may have unmounted it, and was told what was lost.
+        if _is_mounted(self.path):
+            try:
+                umount(self.path)
+            except Error as error:
+                if _is_mounted(self.path):
+                    umount(self.path, lazy=True)
+                else:
+                    failed = error
         self._is_mounted = False
         if self._made:
             self.path.rmdir()
+        if failed is not None:
+            raise failed
 
     def __enter__(self) -> Mount:
         return self
@@ -56,7 +72,16 @@ class Mount(os.PathLike[str]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.umount()
+        try:
+            self.umount()
+        except Error as failed:
+            if error is None:
+                raise
+            # The exception of the block goes on.
+            if sys.version_info >= (3, 11):
+                error.add_note(f"tierfs: {failed}")
+            else:
+                warnings.warn(f"tierfs: {failed}", RuntimeWarning, stacklevel=2)
 
 
 def mount(
@@ -95,7 +120,7 @@ def mount(
     if log is not None:
         arguments += ["--log", log]
     made = mountpoint is None
-    place = Path(tempfile.mkdtemp(prefix="tierfs-")) if mountpoint is None else Path(mountpoint)
+    place = Path(tempfile.mkdtemp(prefix="tierfs-")) if mountpoint is None else Path(mountpoint).absolute()
     try:
         run(*arguments, "--", store, place)
     except BaseException as error:
@@ -117,3 +142,11 @@ def _mount_of(store: StrPath) -> Path | None:
         except OSError:  # a store that is gone or that this user may not see
             continue
     return None
+
+
+def _is_mounted(path: Path) -> bool:
+    """Whether a file system is mounted on a path, even if its daemon has ended, after which `os.path.ismount` denies it."""
+    mounts = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    octal = re.compile(rb"\\([0-7]{3})")
+    points = (octal.sub(lambda digits: bytes([int(digits[1], 8)]), mount.split(b" ")[4]) for mount in mounts)
+    return os.fsencode(os.path.realpath(path)) in points
