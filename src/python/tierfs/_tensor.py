@@ -6,11 +6,12 @@ import ctypes
 import errno
 import math
 import os
+import re
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from ._commands import ls
 from ._commands import stat as stat_of
 from ._program import Error, StrPath
 from ._types import Stat
@@ -45,8 +46,6 @@ _ML_DTYPES = {
 }
 # `DLDataTypeCode` of dlpack.h, for types that NumPy does not export.
 _DLPACK_CODES = {"bf16": 4, "f8_e4m3": 10, "f8_e5m2": 12, "f8_e8m0": 14}
-# Element types that `.as/f32`, `.as/f16` and `.as/bf16` do not cast.
-_NOT_CAST = {"bool", "c64", "f4", "i16", "i32", "i64", "i8", "opaque", "u16", "u32", "u64", "u8"}
 _CASTS = ("f32", "f16", "bf16")
 # Errors of the daemon, for which the mount may have a reason.
 _OF_DAEMON = (errno.EIO, errno.ENODATA, errno.EOPNOTSUPP)
@@ -106,8 +105,17 @@ class Tensor(os.PathLike[str]):
 
     @property
     def tier(self) -> str:
-        """The tier that holds the tensor now: `exact`, `q8`, …, `absent`, or `mixed`."""
-        return _attribute(self.path, "tier")
+        """The tier that holds the tensor now: `exact`, `q8`, …, `absent`, or `mixed`.
+
+        Raises:
+            Error: the tensor is a file of a form, which is computed when it is read.
+        """
+        try:
+            return _attribute(self.path, "tier")
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
+            raise Error(f"{self.path} has no tier: it is a file of a form") from None
 
     def stat(self) -> Stat:
         """Returns all attributes."""
@@ -116,10 +124,11 @@ class Tensor(os.PathLike[str]):
     def cast(self, dtype: str) -> Tensor:
         """Returns the same tensor as `f32`, `f16` or `bf16`; the mount computes the elements when they are read.
 
-        A tensor that is not a float keeps its element type.
+        A tensor that is not cast (integers, F4, some types of ggml) keeps its element type.
 
         Raises:
-            Error: the file is not in a collection on a mount, or is a file of a form.
+            Error: the file is not in a collection on a mount, is a file of a form, or is a part of quantized weights that
+                the form hides.
         """
         if dtype not in _CASTS:
             raise ValueError(f"a mount casts to {', '.join(_CASTS)}, not to {dtype}")
@@ -131,8 +140,11 @@ class Tensor(os.PathLike[str]):
         below = real.relative_to(collection)
         if below.parts[0] == ".as":
             raise Error(f"{self.path} is a file of a form, and forms have no forms")
-        path = collection / ".as" / dtype / below
-        return Tensor(path, self.dtype if self.dtype in _NOT_CAST else dtype, self.shape)
+        try:
+            return open(collection / ".as" / dtype / below)
+        except FileNotFoundError:
+            text = "the form shows quantized weights by their plain names, without codes and scales"
+            raise Error(f"{self.path} is not in .as/{dtype}: {text}") from None
 
     def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
         """Reads the tensor into a new array.
@@ -177,7 +189,11 @@ class Tensor(os.PathLike[str]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         import numpy as np
 
-        array = self.memmap() if copy is False else self.numpy()
+        if copy is False:
+            if dtype is not None and np.dtype(dtype) != self._numpy_type():
+                raise ValueError(f"{self.path}: {self.dtype} is not {np.dtype(dtype)} without a copy")
+            return self.memmap()
+        array = self.numpy()
         return array if dtype is None else np.asarray(array, dtype=dtype)
 
     def __getitem__(self, index: object) -> Any:
@@ -213,16 +229,23 @@ class Tensor(os.PathLike[str]):
         if name is not None:
             return np.dtype(name)
         extended = _ML_DTYPES.get(self.dtype)
-        advice = 'cast("f32") reads it as floats of 32 bits'
         if extended is None:
-            raise TypeError(f"{self.path}: NumPy has no element type for {self.dtype}; {advice}")
+            raise TypeError(f"{self.path}: NumPy has no element type for {self.dtype}{self._cast_advice()}")
         try:
             import ml_dtypes
         except ModuleNotFoundError:
-            advice = f"install ml_dtypes, or use torch(); {advice}"
-            raise TypeError(f"{self.path}: NumPy alone has no element type for {self.dtype}; {advice}") from None
+            advice = f"; install ml_dtypes, or use torch(){self._cast_advice()}"
+            raise TypeError(f"{self.path}: NumPy alone has no element type for {self.dtype}{advice}") from None
         element: np.dtype[Any] = np.dtype(getattr(ml_dtypes, extended))
         return element
+
+    def _cast_advice(self) -> str:
+        """The advice to cast a tensor to f32, if the mount casts it."""
+        try:
+            is_cast = self.cast("f32").dtype == "f32"
+        except (Error, OSError):
+            return ""
+        return '; cast("f32") reads it as floats of 32 bits' if is_cast else ""
 
     def _read(self, element: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
         import numpy as np
@@ -281,14 +304,57 @@ def open(path: StrPath) -> Tensor:
 
 
 def tensors(path: StrPath) -> dict[str, Tensor]:
-    """Returns the tensors of a container, or of the containers in a directory, on a mount, by their names."""
-    place = Path(path)
-    below = place / ".tensors" if place.is_dir() else place.parent / ".tensors" / place.name
+    """Returns the tensors of a container, or of the containers in a directory, on a mount, by their names.
+
+    The names are those in the container; the paths of the tensors below `.tensors` show some of them escaped. One that is
+    too long for a path has the name in its path. Where several containers of a directory have a tensor of one name, all
+    tensors of the hidden ones are there as `CONTAINER/NAME`.
+
+    Raises:
+        FileNotFoundError: there is no such file or directory.
+        Error: it is neither a container nor a directory of a collection on a mount, or its tensors have headers (`.as/npy`).
+    """
+    place = Path(path).resolve(strict=True)
+    is_directory = place.is_dir()
+    below = place / ".tensors" if is_directory else place.parent / ".tensors" / place.name
+    if not below.is_dir():
+        raise Error(f"{path} is neither a container nor a directory of a collection on a mount")
     found = {}
-    for entry in ls(place, tensors=True):
-        if not entry["directory"]:
-            found[entry["name"]] = Tensor(below / entry["name"], entry["dtype"], tuple(entry["shape"]))
+    for parts in _files_below(below):
+        file = below.joinpath(*parts)
+        # The name of a container, which is not escaped.
+        container = parts[:1] if is_directory and len(parts) > 1 and (place / parts[0]).is_file() else []
+        try:
+            dtype, shape = _attribute(file, "dtype"), _attribute(file, "shape")
+        except FileNotFoundError:  # removed since
+            continue
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
+            raise Error(f"{path}: files of this form have headers, so they are not tensors: {file}") from None
+        name = "/".join([*container, _name_in_container(parts[len(container) :])])
+        found[name] = Tensor(file, dtype, _shape(shape))
     return found
+
+
+def _files_below(directory: Path) -> list[list[str]]:
+    """The paths of all files below a directory, as lists of their parts, in order."""
+    found: list[list[str]] = []
+    for above, folders, files in os.walk(directory):
+        folders.sort()
+        parts = list(Path(above).relative_to(directory).parts)
+        found += [[*parts, file] for file in sorted(files)]
+    return found
+
+
+def _name_in_container(parts: list[str]) -> str:
+    """The name of a tensor, of which tierfs shows some characters as `%XX`, and then each `%` as `%25`."""
+    shown = "/".join(parts)
+    is_shortened = any(re.search("%~[0-9a-f]{32}$", part) for part in parts)
+    if is_shortened or re.search("%[0-9A-F]{2}", shown) is None:
+        return shown
+    # An empty part is shown as the slash behind it.
+    return "/".join("" if part == "%2F" else unquote(part, errors="surrogateescape") for part in parts)
 
 
 def _attribute(path: Path, name: str) -> str:
