@@ -1,10 +1,13 @@
 """Tests of the Python package, in an environment where it is installed: scripts/wheel.sh and scripts/dist.sh run them."""
+import contextlib
 import ctypes
 import errno
 import importlib.util
+import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -113,9 +116,117 @@ class Package(unittest.TestCase):
         self.assertRaises(ValueError, self.tensor("matrix").cast, "f64")
 
     def test_a_type_that_numpy_lacks_says_how_to_read_it(self):
-        tensor = tierfs.Tensor(self.folder / ".tensors/matrix", "f4", (1,))
-        with self.assertRaisesRegex(TypeError, 'cast\\("f32"\\)'):
+        tensor = tierfs.Tensor(self.folder / ".tensors/matrix", "q4_0", (1,))
+        with self.assertRaisesRegex(TypeError, 'q4_0; cast\\("f32"\\)'):
             tensor.numpy()
+        # A cast does not change this one.
+        uncast = tierfs.Tensor(self.folder / ".tensors/flags", "f4", (1,))
+        with self.assertRaisesRegex(TypeError, "f4$"):
+            uncast.numpy()
+
+    def test_a_cast_has_the_element_type_that_the_mount_shows(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (place / "model").mkdir()
+        codes = np.arange(-64, 64, dtype="i1").reshape(2, 64)
+        scales = np.array([[0.5], [2]], "f4")
+        save_file({"m.weight": codes, "m.weight_scale": scales}, place / "model/model.safetensors")
+        weights = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+        quantization = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"g": {"weights": weights}}}
+        (place / "model/config.json").write_text(json.dumps({"quantization_config": quantization}))
+        # GGUF, version 3, with one tensor `t` of 32 elements in one block of Q8_1, which is not cast.
+        header = struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + struct.pack("<Q1sIQIQ", 1, b"t", 1, 32, 9, 0)
+        (place / "q8_1.gguf").write_bytes(header.ljust(64, b"\0") + bytes(36))
+        tierfs.import_(place / "store", "lab/model", place / "model", place / "q8_1.gguf")
+        folder = self.enterContext(tierfs.mount(place / "store")) / "lab/model"
+        found = tierfs.tensors(folder)
+        cast = found["m.weight"].cast("f32")
+        self.assertEqual((cast.dtype, cast.shape), ("f32", (2, 64)))
+        np.testing.assert_array_equal(cast.numpy(), codes.astype("f4") * scales)
+        self.assertRaisesRegex(tierfs.Error, "plain names", found["m.weight_scale"].cast, "f32")
+        self.assertRaisesRegex(tierfs.Error, "has no tier", lambda: cast.tier)
+        self.assertEqual(found["t"].cast("f32").dtype, "q8_1")
+        self.assertRaisesRegex(TypeError, "q8_1$", found["t"].numpy)
+
+    def test_a_view_in_another_type_needs_a_copy(self):
+        tensor = self.tensor("matrix")
+        self.assertEqual(np.asarray(tensor, "f4", copy=False).dtype, np.float32)
+        self.assertRaisesRegex(ValueError, "without a copy", np.asarray, tensor, "f8", copy=False)
+        self.assertEqual(np.asarray(tensor, "f8").dtype, np.float64)
+
+    def test_tensors_have_the_names_of_their_container(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        names = ["block/0/w", "a", "a/b%c", "..", "/x", "tab\there", "50%", "long" * 80]
+        save_file({name: np.full(3, at, "f4") for at, name in enumerate(names)}, place / "model.safetensors")
+        save_file({"a": np.zeros(1, "f4"), "p/q": np.ones(1, "f4")}, place / "second%2F.safetensors")
+        (place / "files").write_text("no tensors")
+        tierfs.import_(place / "store", "lab/model", place / "model.safetensors", place / "second%2F.safetensors", place / "files")
+        folder = self.enterContext(tierfs.mount(place / "store")) / "lab/model"
+        of_file = tierfs.tensors(folder / "model.safetensors")
+        [shortened] = set(of_file) - set(names)
+        self.assertEqual(shortened[:203], names[-1][:200] + "%~" + shortened[202])
+        for at, name in enumerate(names[:-1]):
+            np.testing.assert_array_equal(of_file[name].numpy(), np.full(3, at, "f4"))
+        of_all = tierfs.tensors(folder)
+        others = {"p/q", "second%2F.safetensors/a", "second%2F.safetensors/p/q"}
+        self.assertEqual(set(of_all), set(of_file) | others)
+        self.assertEqual(of_all["second%2F.safetensors/a"].shape, (1,))
+        (folder / "link").symlink_to("model.safetensors")
+        self.assertEqual(set(tierfs.tensors(folder / "link")), set(of_file))
+        self.assertEqual(tierfs.tensors(folder / ".as/f16")["a"].dtype, "f16")
+        self.assertRaisesRegex(tierfs.Error, "have headers", tierfs.tensors, folder / ".as/npy")
+        self.assertRaisesRegex(tierfs.Error, "neither", tierfs.tensors, folder / "files")
+        self.assertRaisesRegex(tierfs.Error, "neither", tierfs.tensors, folder.parent)
+        self.assertRaises(FileNotFoundError, tierfs.tensors, folder / "missing")
+
+    def test_an_import_in_part_has_its_summary_in_the_error(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        np.save(place / "good.npy", np.ones(3, "f4"))
+        (place / "bad.npy").write_text("text")
+        with self.assertRaisesRegex(tierfs.Error, "bad.npy") as caught:
+            tierfs.import_(place / "store", "lab/model", place / "good.npy", place / "bad.npy")
+        summary = caught.exception.result
+        self.assertEqual((summary["files"], [Path(one["path"]).name for one in summary["failed"]]), (1, ["bad.npy"]))
+        self.assertEqual(caught.exception.results, [])
+        with self.assertRaises(tierfs.Error) as caught:
+            tierfs.import_(place / "store", "lab/model", place / "missing.npy")
+        self.assertIsNone(caught.exception.result)
+
+    def test_answers_have_the_keys_of_their_types(self):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        store, source = place / "store", Path(self.place.name) / "model.safetensors"
+        (place / "remote").mkdir()
+        answers = [(tierfs.Import, tierfs.import_(store, "lab/model", source, previous=True))]
+        with tierfs.mount(store) as mnt:
+            folder = mnt / "lab/model"
+            os.setxattr(folder / "model.safetensors", "user.tierfs.tags", b"x")
+            [plan] = tierfs.tier("q8", folder, lossy=True, dry_run=True)
+            answers += [(tierfs.PathResult, plan), (tierfs.Status, tierfs.status(mnt))]
+            for path in (folder, folder / "model.safetensors", folder / ".tensors/matrix"):
+                answers.append((tierfs.Stat, tierfs.stat(path, digests=path != folder)))
+            answers += [(tierfs.Entry, entry) for entry in tierfs.ls(folder) + tierfs.ls(folder, tensors=True)]
+            [moved] = tierfs.tier("q8", folder, lossy=True)
+            answers += [(tierfs.PathResult, moved), *((tierfs.Job, job) for job in tierfs.jobs(mnt))]
+            answers += [(tierfs.MountedStore, one) for one in tierfs.status()]
+            compared = tierfs.diff(source, folder / "model.safetensors")
+            answers += [(tierfs.Diff, compared), *((tierfs.Compared, row) for row in compared["rows"])]
+        remote = f"file://{place}/remote"
+        answers += [(tierfs.Push, tierfs.push(store, "lab/model", remote, create=True))]
+        with tierfs.mount(remote) as mnt:
+            answers += [(tierfs.Status, tierfs.status(mnt)), (tierfs.Stat, tierfs.stat(mnt / "lab/model"))]
+            traffic = tierfs.status(mnt)["remote"]
+            self.assertEqual(set(traffic), {"cached_bytes", "cache_hits", "cache_misses", "in_flight", "in_flight_bytes"} | {"received_bytes", "bytes_per_second", "requests", "retries", "hedges", "failures"})
+        answers += [(tierfs.Version, version) for version in tierfs.log(store, "lab/model")]
+        answers += [(tierfs.Event, event) for event in tierfs.events(store)]
+        answers += [(tierfs.Removed, tierfs.rm(store, "lab/model"))]
+        for kind, answer in answers:
+            self.assertEqual(set(answer) - set(kind.__annotations__), set(), kind)
+            self.assertEqual(set(kind.__required_keys__) - set(answer), set(), kind)
+
+    def test_an_import_of_all_names_leaves_the_built_in_functions(self):
+        names = {}
+        exec("from tierfs import *", names)
+        self.assertFalse({"open", "set"} & set(names))
+        self.assertTrue(callable(tierfs.open) and callable(tierfs.set))
 
     def test_a_refusal_has_reasons_and_a_lossy_move_is_done(self):
         tierfs.import_(self.store, "lab/moved", Path(self.place.name) / "model.safetensors")
@@ -363,6 +474,55 @@ class Package(unittest.TestCase):
                 self.assertEqual(os.listdir(mnt), [])
             self.assertRaises(tierfs.Error, tierfs.mount, Path(folder) / "missing")
             self.assertEqual(os.listdir(folder), ["store"])
+
+    def test_a_mount_is_a_path(self):
+        self.assertEqual(f"{self.mnt}/lab", os.path.join(self.mnt, "lab"))
+
+    def test_a_mount_at_a_relative_path_ends_in_another_directory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "mnt").mkdir()
+            before = os.getcwd()
+            os.chdir(folder)
+            try:
+                with tierfs.mount("store", "mnt", create=True) as mnt:
+                    os.chdir("/")
+                self.assertFalse(os.path.ismount(Path(folder) / "mnt"))
+            finally:
+                os.chdir(before)
+            self.assertEqual(mnt.path, Path(folder) / "mnt")
+
+    def test_lost_writes_are_told_at_the_end_of_a_mount(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # The program, but for an umount that loses writes, and one that fails.
+            real, fake = tierfs.program(), Path(folder) / "fake"
+            fake.write_text(
+                f'#!/bin/sh\n[ "$1" = umount ] || exec {real} "$@"\n[ ! -e {folder}/fails ] || exit 1\n'
+                f'{real} "$@" && echo "tierfs: unmounted, but without the last writes" >&2\nexit 1\n'
+            )
+            fake.chmod(0o755)
+            store = Path(folder) / "store"
+            self.enterContext(unittest.mock.patch.dict(os.environ, {"TIERFS": str(fake)}))
+            mnt = tierfs.mount(store, create=True)
+            self.assertRaisesRegex(tierfs.Error, "^unmounted, but without the last writes$", mnt.umount)
+            self.assertFalse(mnt.path.exists())
+            mnt.umount()
+            with self.assertRaisesRegex(tierfs.Error, "without the last writes"):
+                with tierfs.mount(store):
+                    pass
+            with self.assertWarns(RuntimeWarning) if sys.version_info < (3, 11) else contextlib.nullcontext():
+                with self.assertRaisesRegex(ZeroDivisionError, "by zero") as caught:
+                    with tierfs.mount(store):
+                        1 / 0
+            if sys.version_info >= (3, 11):
+                self.assertIn("without the last writes", caught.exception.__notes__[0])
+            (Path(folder) / "fails").touch()
+            mnt = tierfs.mount(store)
+            self.assertRaises(tierfs.Error, mnt.umount)
+            self.assertTrue(os.path.ismount(mnt))
+            (Path(folder) / "fails").unlink()
+            # Another program unmounts it.
+            subprocess.run([real, "umount", mnt], check=True)
+            mnt.umount()
 
     def test_an_array_that_is_still_mapped_outlives_its_mount(self):
         with tempfile.TemporaryDirectory() as folder:

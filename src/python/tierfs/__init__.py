@@ -28,7 +28,6 @@ from ._commands import (
     pin,
     push,
     rm,
-    set,
     stat,
     status,
     tier,
@@ -36,19 +35,25 @@ from ._commands import (
     unpack,
     unpin,
 )
+
+# `from tierfs import *` leaves the built-in functions of these names.
+from ._commands import set as set
 from ._mount import Mount, mount
 from ._program import CorruptError, Error, UsageError, program
-from ._tensor import Tensor, open, tensors
+from ._tensor import Tensor, tensors
+from ._tensor import open as open
 from ._types import (
     Compared,
     Diff,
     Entry,
     Event,
+    Failed,
     HubImport,
     Import,
     Job,
     LeftOut,
     MountedStore,
+    Note,
     PathResult,
     Push,
     Reason,
@@ -69,12 +74,14 @@ __all__ = [
     "Entry",
     "Error",
     "Event",
+    "Failed",
     "HubImport",
     "Import",
     "Job",
     "LeftOut",
     "Mount",
     "MountedStore",
+    "Note",
     "PathResult",
     "Push",
     "Reason",
@@ -96,13 +103,11 @@ __all__ = [
     "log",
     "ls",
     "mount",
-    "open",
     "pack",
     "pin",
     "program",
     "push",
     "rm",
-    "set",
     "stat",
     "status",
     "tensors",

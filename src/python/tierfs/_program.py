@@ -22,13 +22,19 @@ class Error(Exception):
 
     Attributes:
         exit_status: exit status of the program.
-        results: result of each path, where the command has one.
+        result: the value that the function would have returned, of a request that was done in part: an `Import` with
+            `failed`, for example. `None` if nothing was done.
     """
 
-    def __init__(self, message: str, exit_status: int = 1, results: list[PathResult] | None = None) -> None:
+    def __init__(self, message: str, exit_status: int = 1, result: Any = None) -> None:
         super().__init__(message)
         self.exit_status = exit_status
-        self.results = results or []
+        self.result = result
+
+    @property
+    def results(self) -> list[PathResult]:
+        """The result of each path, where the command has one."""
+        return self.result if _is_of_paths(self.result) else []
 
     @property
     def reasons(self) -> list[Reason]:
@@ -119,17 +125,16 @@ def run_json(*arguments: StrPath, answers: tuple[int, ...] = (0,)) -> Any:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     exit_status, output, errors = _run((*arguments[:end], "--json", *arguments[end:]))
     value = _parsed(output)
-    is_error = value is None or (isinstance(value, dict) and value.keys() == {"error"})
-    if exit_status == 0 or (exit_status in answers and not is_error):
+    is_answer = value is not None and not _is_failure(value)
+    if exit_status == 0 or (exit_status in answers and is_answer):
         return value
     raise _error(exit_status, output, errors)
 
 
 def _error(exit_status: int, output: str, errors: str) -> Error:
     value = _parsed(output)
-    is_results = isinstance(value, list) and all(isinstance(one, dict) and "state" in one for one in value)
-    results: list[PathResult] = value if is_results else []
     failure = value.get("error") if isinstance(value, dict) else None
+    results: list[PathResult] = value if _is_of_paths(value) else []
     reasons = [
         f"{result['path']}: {reason['text']}" + (f"; {reason['advice']}" if reason["advice"] else "")
         for result in results
@@ -141,7 +146,15 @@ def _error(exit_status: int, output: str, errors: str) -> Error:
     lines = errors.strip().split("\n\n")[0].removeprefix("error: ").removeprefix("tierfs: ")
     message = "\n".join(reasons) or lines or f"tierfs ended with status {exit_status}"
     kind = {2: UsageError, 3: CorruptError}.get(exit_status, Error)
-    return kind(message, exit_status, results)
+    return kind(message, exit_status, None if _is_failure(value) else value)
+
+
+def _is_of_paths(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) and "state" in one for one in value)
+
+
+def _is_failure(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"error"}
 
 
 def _parsed(output: str) -> Any:

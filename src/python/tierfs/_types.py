@@ -38,8 +38,29 @@ class Listed(TypedDict):
     bytes: int
 
 
+class LeftOut(TypedDict):
+    """A source that an import left out."""
+
+    path: str
+    reason: str
+
+
+class Failed(TypedDict):
+    """A source that an import could not read or store."""
+
+    path: str
+    error: str
+
+
+class Note(TypedDict):
+    """A remark on a source."""
+
+    path: str
+    note: str
+
+
 class Import(TypedDict):
-    """What an import did."""
+    """What an import did. Of one that failed in part, `Error.result`."""
 
     collection: str
     files: int
@@ -55,19 +76,20 @@ class Import(TypedDict):
     """The number of the version that the collection is now, if versions are kept."""
     bytes: int
     bytes_stored: int
+    bytes_shared: int
+    """Bytes of files that share a data file that the store had before."""
+    bytes_copied: int
+    """Bytes that were copied although their file stays in place."""
+    linked: int
+    """Names that were created for bytes that the collection had already."""
+    left: int
+    """Files that were not reached, because the import was cancelled or the store takes no more writes."""
     cancelled: bool
-    failed: list[Any]
-    skipped: list[Any]
-    notes: list[Any]
+    failed: list[Failed]
+    skipped: list[LeftOut]
+    notes: list[Note]
     kept_exact: dict[str, int]
     listed: list[Listed]
-
-
-class LeftOut(TypedDict):
-    """A source that an import left out."""
-
-    path: str
-    reason: str
 
 
 class HubImport(TypedDict):
@@ -177,19 +199,37 @@ class QuantizationError(TypedDict):
     rms: float
 
 
+# In `Stat` the name `list` is that of an attribute.
+_Shape = list[int]
+
+
 class Stat(TypedDict, total=False):
     """The attributes of a file or directory. `dtype`, `shape` and `error` are those of a tensor."""
 
     dtype: str
-    shape: list[int]
+    shape: _Shape
+    scheme: str
     tier: str
+    tiers: str
     lossy: str
     pin: int
     reconstruct: str
     policy: str
     encoder: str
     writes: str
+    list: str
+    plain: str
+    cache: str
+    pack: str
+    arrive: str
+    row: str
+    head_dim: int
+    block_bytes: int
+    tail: int
+    back: str
+    tags: str
     id: str
+    parent: str
     shards: int
     blocks: int
     bits: float
@@ -200,6 +240,9 @@ class Stat(TypedDict, total=False):
     access: Access
     score: float
     chain: int
+    snapshot: int
+    variants: str
+    why: str
     blake3: str
     sha256: str
 
@@ -212,6 +255,7 @@ class Entry(TypedDict, total=False):
     dtype: str
     shape: list[int]
     tier: str
+    tiers: str
     bytes: int
     bytes_stored: int
 
@@ -222,14 +266,55 @@ class Tier(TypedDict):
     stored_bytes: int
 
 
+class Share(TypedDict):
+    """The part of a collection in the numbers of a mount."""
+
+    path: str
+    files: int
+    problems: int
+    tiers: dict[str, Tier]
+
+
+class Times(TypedDict):
+    """How long the requests of a kind took."""
+
+    seconds: float
+    """The sum."""
+    buckets: list[tuple[float, int]]
+    """Bounds in seconds, each with the number of requests that took no longer."""
+
+
+class Traffic(TypedDict):
+    """What a mount of a remote has fetched."""
+
+    cached_bytes: int
+    cache_hits: int
+    cache_misses: int
+    in_flight: int
+    in_flight_bytes: int
+    received_bytes: int
+    bytes_per_second: int
+    requests: int
+    retries: int
+    hedges: int
+    failures: int
+
+
 class Status(TypedDict, total=False):
     """The state of one mount."""
 
     store: str
+    transport: str
+    """`classic` or `uring`."""
     tenants: int
     collections: int
+    open_collections: int
+    unopened_collections: int
+    """Collections that are not open, and not in these numbers."""
     files: int
     tiers: dict[str, Tier]
+    shares: list[Share]
+    remote: Traffic | None
     problems: list[Any]
     corrupt: int
     healed: int
@@ -237,11 +322,19 @@ class Status(TypedDict, total=False):
     opens: int
     passthrough_opens: int
     operations: dict[str, int]
+    operation_times: dict[str, Times]
+    decoded_hits: int
+    decoded_misses: int
+    decoded_bytes: int
+    decoded_budget_bytes: int
     reads: int
     read_bytes: int
     written_bytes: int
     pinned_bytes: int
     log_bytes: int
+    resident_bytes: int
+    cpu_seconds: float
+    descriptors: int
     uptime_seconds: int
 
 
