@@ -23,6 +23,8 @@ class Mount(os.PathLike[str]):
 
     def __init__(self, path: Path, made: bool, is_own: bool = True) -> None:
         self.path = path
+        # Resolved while the daemon answers: links may lead to the mount point.
+        self._place = os.path.realpath(path)
         self._made = made
         self._is_own = is_own
         self._is_mounted = True
@@ -52,12 +54,12 @@ class Mount(os.PathLike[str]):
             return
         failed: Error | None = None
         # Another program may have unmounted it, and was told what was lost.
-        if _is_mounted(self.path):
+        if _is_mounted(self._place):
             try:
-                umount(self.path)
+                umount(self._place)
             except Error as error:
-                if _is_mounted(self.path):
-                    umount(self.path, lazy=True)
+                if _is_mounted(self._place):
+                    umount(self._place, lazy=True)
                 else:
                     failed = error
         self._is_mounted = False
@@ -144,9 +146,9 @@ def _mount_of(store: StrPath) -> Path | None:
     return None
 
 
-def _is_mounted(path: Path) -> bool:
-    """Whether a file system is mounted on a path, even if its daemon has ended, after which `os.path.ismount` denies it."""
+def _is_mounted(place: str) -> bool:
+    """Whether a file system is mounted on a path without links, even if its daemon has ended or does not answer."""
     mounts = Path("/proc/self/mountinfo").read_bytes().splitlines()
     octal = re.compile(rb"\\([0-7]{3})")
     points = (octal.sub(lambda digits: bytes([int(digits[1], 8)]), mount.split(b" ")[4]) for mount in mounts)
-    return os.fsencode(os.path.realpath(path)) in points
+    return os.fsencode(place) in points
