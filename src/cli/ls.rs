@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use crate::cli::Outcome;
 use crate::cli::common::output::{attribute_json, human, print, print_json};
 use crate::cli::common::tree::{Row, Tree};
-use crate::control::Cost;
 use crate::model::Result;
+
+/// The attributes that are shown.
+const SHOWN: [&str; 4] = ["tier", "tiers", "dtype", "shape"];
 
 /// List a directory of a store or mount, with tiers, element types, sizes and shapes.
 ///
@@ -46,7 +48,7 @@ impl Args {
                 (row.bytes, row.stored) = sums(&mut tree)?;
                 Vec::new()
             } else {
-                tree.attributes(Cost::Small)?
+                tree.named_attributes(&SHOWN)?
             };
             if !alone {
                 tree.leave();
@@ -113,8 +115,7 @@ fn json(lines: &[Line]) -> Result<()> {
                 "bytes": row.bytes,
                 "bytes_stored": row.stored,
             });
-            let is_shown = |name: &str| matches!(name, "tier" | "tiers" | "dtype" | "shape");
-            for (name, text) in line.1.iter().filter(|(name, _)| is_shown(name)) {
+            for (name, text) in &line.1 {
                 if let Some(object) = value.as_object_mut() {
                     object.insert((*name).to_owned(), attribute_json(name, text));
                 }

@@ -2,10 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::cli::common::mounts::{mount_of, mounted_at};
 use crate::cli::common::open_store::open_store;
@@ -104,9 +108,9 @@ impl Tree {
                 Ok(vfs.attr(ino, &located).kind == Kind::Directory)
             }
             Tree::Mount(path) => {
-                let metadata =
-                    fs::symlink_metadata(path).map_err(|error| Error::io(path.display(), error))?;
-                Ok(metadata.is_dir())
+                let failed = |error| Error::io(path.display(), error);
+                let reached = Reached::of(path).map_err(failed)?;
+                Ok(fs::symlink_metadata(reached.path()).map_err(failed)?.is_dir())
             }
         }
     }
@@ -160,6 +164,11 @@ impl Tree {
         self.wanted_attributes(&|of| of.is_printed && is_cheap(of))
     }
 
+    /// Those with these names that have a value.
+    pub fn named_attributes(&self, names: &[&str]) -> Result<Vec<(&'static str, String)>> {
+        self.wanted_attributes(&|of| names.contains(&of.name))
+    }
+
     /// The settings and their values.
     pub fn settings(&self) -> Result<Vec<(&'static str, String)>> {
         self.wanted_attributes(&|of| of.set.is_some() && of.cost == Cost::Small)
@@ -187,7 +196,8 @@ impl Tree {
             },
             Tree::Mount(path) => {
                 let failed = |error| Error::io(path.display(), error);
-                let file = fs::File::open(path).map_err(failed)?;
+                let reached = Reached::of(path).map_err(failed)?;
+                let file = fs::File::open(reached.path()).map_err(failed)?;
                 let mut done = 0;
                 while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
                     match file.read_at(rest, offset + done as u64).map_err(failed)? {
@@ -264,13 +274,14 @@ fn mount_rows(path: &Path) -> Result<Vec<Row>> {
         bytes: if metadata.is_dir() { 0 } else { metadata.len() },
         stored: metadata.blocks() * 512,
     };
-    let metadata = fs::symlink_metadata(path).map_err(failed)?;
+    let reached = Reached::of(path).map_err(failed)?;
+    let metadata = fs::symlink_metadata(reached.path()).map_err(failed)?;
     if !metadata.is_dir() {
         let name = path.file_name().unwrap_or_default();
         return Ok(vec![row(name, &metadata)]);
     }
     let mut rows = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
+    for entry in fs::read_dir(reached.path()).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let metadata = entry.metadata().map_err(failed)?;
         rows.push(row(&entry.file_name(), &metadata));
@@ -283,18 +294,83 @@ fn mount_attributes(
     is_wanted: &dyn Fn(&Attribute) -> bool,
 ) -> Result<Vec<(&'static str, String)>> {
     let mut values = Vec::new();
-    fs::symlink_metadata(path).map_err(|error| Error::io(path.display(), error))?;
+    let failed = |error| Error::io(path.display(), error);
+    let reached = Reached::of(path).map_err(failed)?;
+    fs::symlink_metadata(reached.path()).map_err(failed)?;
+    let mut buffer = vec![0; 64 << 10];
     for attribute in ATTRIBUTES.iter().filter(|attribute| is_wanted(attribute)) {
         let name = format!("{PREFIX}{}", attribute.name);
-        let mut value = vec![0; 64 << 10];
-        match rustix::fs::getxattr(path, &name, &mut value[..]) {
+        match rustix::fs::getxattr(reached.path(), &name, &mut buffer[..]) {
             Ok(len) => {
-                value.truncate(len);
-                values.push((attribute.name, String::from_utf8_lossy(&value).into_owned()));
+                let value = buffer.get(..len).unwrap_or_default();
+                values.push((attribute.name, String::from_utf8_lossy(value).into_owned()));
             }
             Err(rustix::io::Errno::NODATA) => {}
             Err(error) => return Err(Error::io(format!("{}: {name}", path.display()), error.into())),
         }
     }
     Ok(values)
+}
+
+/// The longest path that calls of the system take, in bytes, with room for a name.
+const PATH_BYTES_MAX: usize = 4096 - 256;
+
+/// A path for calls of the system, however long: a longer one is reached by descriptors of directories above it.
+struct Reached {
+    path: PathBuf,
+    /// The directory that the path begins at.
+    _above: Option<OwnedFd>,
+}
+
+impl Reached {
+    fn of(path: &Path) -> io::Result<Reached> {
+        let (mut above, mut below): (Option<OwnedFd>, PathBuf) = (None, PathBuf::new());
+        for part in path {
+            if below.as_os_str().len() + part.len() >= PATH_BYTES_MAX {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                above = Some(match &above {
+                    Some(above) => openat(above, &below, flags, Mode::empty()),
+                    None => openat(CWD, &below, flags, Mode::empty()),
+                }?);
+                below = PathBuf::new();
+            }
+            below.push(part);
+        }
+        let begin = above.as_ref().map(|above| PathBuf::from(format!("/proc/self/fd/{}", above.as_raw_fd())));
+        Ok(Reached { path: begin.map_or(path.to_owned(), |begin| begin.join(below)), _above: above })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+
+    use super::mount_rows;
+
+    #[test]
+    fn directories_with_longer_paths_than_calls_take_are_listed() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut path, name) = (place.path().to_owned(), "d".repeat(200));
+        let open = |at: std::os::fd::BorrowedFd<'_>, name: &std::path::Path| {
+            openat(at, name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap()
+        };
+        let mut at = open(CWD.as_fd(), &path);
+        for _ in 0..50 {
+            mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
+            at = open(at.as_fd(), name.as_ref());
+            path.push(&name);
+        }
+        openat(&at, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
+        assert!(std::fs::read_dir(&path).is_err());
+        let rows = mount_rows(&path).unwrap();
+        assert_eq!(rows.iter().map(|row| row.name.to_str().unwrap()).collect::<Vec<_>>(), ["file"]);
+        assert!(!mount_rows(&path.join("file")).unwrap()[0].is_directory);
+        assert!(mount_rows(&path.join("none")).is_err());
+    }
 }
