@@ -32,7 +32,9 @@ pub fn form_attribute(
             let model = why_no_model(view);
             let merged = vfs.why_not_merged(view);
             let rows = vfs.why_no_rows(view);
-            let lines = [refusals.text(asker), unreadable, computed, stored, model, split, merged, rows];
+            let hidden = why_hidden(view);
+            let lines =
+                [refusals.text(asker), unreadable, computed, stored, model, split, merged, rows, hidden];
             let lines: Vec<String> = lines.into_iter().flatten().collect();
             let none = || Error::new(ErrorKind::Absent, "no request was refused");
             return if lines.is_empty() { Err(none()) } else { Ok(lines.join("\n")) };
@@ -45,7 +47,8 @@ pub fn form_attribute(
         _ => {}
     }
     check_name(name)?;
-    let pin = pin_of(view)?;
+    // A file that cannot be pinned has no such attribute.
+    let pin = pin_of(view).map_err(|error| Error::new(ErrorKind::Absent, error.to_string()))?;
     let is_pinned = view.collection.state().pins_of(pin.node).any(|known| known == pin);
     Ok(u8::from(is_pinned).to_string())
 }
@@ -70,6 +73,12 @@ fn why_no_model(view: &FormView) -> Option<String> {
     let (form, item) = view.of.as_ref()?;
     let node = item.node().filter(|node| node.entry.node_type == NodeType::Directory)?;
     form::why_none(&view.collection, *form, node.entry.id)
+}
+
+/// Which tensors a directory of a form lacks.
+fn why_hidden(view: &FormView) -> Option<String> {
+    let (form, item) = view.of.as_ref()?;
+    form::why_hidden(*form, &view.collection.state(), item.node()?)
 }
 
 /// On a remote, why a form that shows a move is computed: its bytes cost those of the collection.

@@ -134,7 +134,7 @@ pub use state::settings_table::{
     ARRIVE, ARRIVED, BACK, BLOCK_BYTES, DATA_FILES, DTYPE, HEAD_DIM, JOINED, POLICY, ROW, TAGS, TAIL, UNIT,
     UNREAD,
 };
-pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited, Walk};
+pub use state::tree::{COMPUTED_FIRST, IsTensor, ListedName, TENSORS_NAME, Visited, Walk};
 pub use state::{ROOT, State};
 pub use store::{Refreshed, Store};
 pub use tenant::{TENANT_NUMBERS, Tenant, TenantEntry};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use support::{Mapping, Place, Random, assert_same, errno, get, names, safetensors_file, set};
+use support::{Mapping, Place, Random, assert_same, errno, get, names, run, safetensors_file, set, try_get};
 
 const NAME: &str = "model.layers.0.mlp.experts.gate_up_proj";
 
@@ -81,6 +81,11 @@ fn an_expert_follows_its_tensor_and_takes_no_writes() {
     let made = errno(fs::write(folder.join("12"), b"x"));
     assert!(matches!(made, libc::EROFS | libc::EPERM), "{made}");
     assert_eq!(set(&expert, "pin", "1"), Err(rustix::io::Errno::PERM));
+    for path in [&expert, expert.parent().unwrap()] {
+        assert_eq!(try_get(path, "pin"), Err(rustix::io::Errno::NODATA));
+        run(["ls".as_ref(), path.as_os_str()]).ok();
+    }
+    run(["stat".as_ref(), expert.as_os_str()]).ok();
     assert_eq!((get(&expert, "dtype"), get(&expert, "shape")), ("f32".to_owned(), "48x50".to_owned()));
     let directory = fs::metadata(&folder).unwrap();
     assert!(directory.is_dir());

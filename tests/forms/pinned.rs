@@ -133,5 +133,7 @@ fn a_pin_of_an_unsupported_form_is_refused_with_a_reason() {
     assert_eq!(set(&forms.join("npy/w.npy"), "pin", "2"), Err(Errno::INVAL));
     assert_eq!(set(&forms.join("npy/w.npy"), "nothing", "1"), Err(Errno::NODATA));
     assert_eq!(try_get(&forms.join("npy/w.npy"), "tier"), Err(Errno::NODATA));
-    assert_eq!(try_get(&forms, "pin"), Err(Errno::NODATA));
+    for name in ["", "safetensors/_all.safetensors", "sha256/SHA256SUMS", "f16", "f16/.tensors", "tp"] {
+        assert_eq!(try_get(&forms.join(name), "pin"), Err(Errno::NODATA), "{name}");
+    }
 }

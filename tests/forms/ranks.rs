@@ -132,6 +132,9 @@ fn the_files_of_a_rank_have_one_number_and_are_read_only() {
     drop(open);
     assert_eq!(errno(fs::OpenOptions::new().write(true).open(&file)), libc::EROFS);
     assert_eq!(set(&file, "pin", "1"), Err(rustix::io::Errno::PERM));
+    assert_eq!(try_get(&file, "pin"), Err(rustix::io::Errno::NODATA));
+    run(["ls".as_ref(), file.as_os_str()]).ok();
+    run(["ls".as_ref(), "--tensors".as_ref(), file.as_os_str()]).ok();
     assert!(get(&file, "why").contains("cannot be pinned"));
     assert_eq!(
         errno(fs::metadata(

@@ -36,6 +36,13 @@ const COMPUTED_KEPT: usize = 1024;
 /// links.
 const CONTAINER_LINKS_MAX: usize = 256;
 
+/// Names of tensors that are looked at together.
+const LOOKED_AT: usize = 256;
+
+/// Whether a name is that of a tensor, or else of a directory that the names of tensors make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IsTensor(pub bool);
+
 /// A name in a directory: its place in listings, the name, and its node.
 pub type ListedName = (u64, Arc<[u8]>, EntryId);
 
@@ -156,6 +163,22 @@ impl State {
         entries.get(name).or_else(|| self.find_tensor(directory, name))
     }
 
+    /// The same in a tree that shows some entries only, and gives other names: only an entry that `hides` tensors of its name
+    /// comes before one.
+    pub fn find_hidden_by(
+        &self,
+        directory: EntryId,
+        name: &[u8],
+        hides: &dyn Fn(&Node) -> bool,
+    ) -> Option<EntryId> {
+        let found = self.find_any(directory, name)?;
+        let is_passed = !State::is_computed(found) && !State::is_computed(directory) && {
+            let is_entry = self.directory(directory).and_then(|entries| entries.get(name)) == Some(found);
+            is_entry && !self.node(found).is_some_and(|node| hides(node))
+        };
+        if is_passed { self.find_tensor(directory, name).or(Some(found)) } else { Some(found) }
+    }
+
     /// Whether a name in a directory leads to a tensor or a directory of tensors, for want of an entry.
     pub fn is_of_tensors(&self, directory: EntryId, name: &[u8]) -> bool {
         let has_entry = self.directory(directory).is_some_and(|entries| entries.get(name).is_some());
@@ -209,12 +232,26 @@ impl State {
         with_tensors: bool,
         most: usize,
     ) -> Option<Vec<ListedName>> {
+        self.listed_hidden_by(directory, after, with_tensors.then_some(&|_, _| true), most)
+    }
+
+    /// The same with tensors that no entry hides: `hides` has the entry, and whether it is a tensor, or else a directory of
+    /// tensors, that has its name. Without `hides` no tensors are listed.
+    pub fn listed_hidden_by(
+        &self,
+        directory: EntryId,
+        after: u64,
+        hides: Option<&dyn Fn(&Node, IsTensor) -> bool>,
+        most: usize,
+    ) -> Option<Vec<ListedName>> {
         if let Some(computed) = self.computed_directory(directory) {
             return Some(self.listed_computed(&computed, after, most));
         }
         let entries = self.directory(directory)?;
-        if with_tensors && after < ENTRIES_AFTER {
-            let found = self.listed_beside(directory, after, most);
+        if let Some(hides) = hides
+            && after < ENTRIES_AFTER
+        {
+            let found = self.listed_beside(directory, after, hides, most);
             if !found.is_empty() {
                 return Some(found);
             }
@@ -223,18 +260,57 @@ impl State {
         Some(later.map(|(entry, name, node)| (entry.0 + ENTRIES_AFTER, name.clone(), node)).collect())
     }
 
-    /// The tensors, and directories of tensors, for the names in a directory that have no entry.
-    fn listed_beside(&self, directory: EntryId, after: u64, most: usize) -> Vec<ListedName> {
+    /// The tensors, and directories of tensors, for the names in a directory that no entry hides.
+    fn listed_beside(
+        &self,
+        directory: EntryId,
+        after: u64,
+        hides: &dyn Fn(&Node, IsTensor) -> bool,
+        most: usize,
+    ) -> Vec<ListedName> {
         let mut after = after;
         loop {
             let mut found = self.tensors_beside(directory, after, most);
             let Some((last, ..)) = found.last() else { return found };
             after = *last;
-            found.retain(|(_, name, node)| self.find_any(directory, name) == Some(*node));
+            found.retain(|(_, name, node)| self.leads_to(directory, name, *node, hides));
             if !found.is_empty() {
                 return found;
             }
         }
+    }
+
+    /// The names of tensors in a directory that other names hide; at most `most`.
+    pub fn hidden_beside(
+        &self,
+        directory: EntryId,
+        hides: &dyn Fn(&Node, IsTensor) -> bool,
+        most: usize,
+    ) -> Vec<ListedName> {
+        let (mut after, mut hidden) = (0, Vec::new());
+        while hidden.len() < most && !State::is_computed(directory) {
+            let mut found = self.tensors_beside(directory, after, LOOKED_AT);
+            let Some((last, ..)) = found.last() else { break };
+            after = *last;
+            found.retain(|(_, name, node)| {
+                !State::is_computed(*node) && !self.leads_to(directory, name, *node, hides)
+            });
+            hidden.append(&mut found);
+        }
+        hidden.truncate(most);
+        hidden
+    }
+
+    /// Whether a name in a directory leads to a tensor, or a directory of tensors, past entries that do not hide it.
+    fn leads_to(
+        &self,
+        directory: EntryId,
+        name: &[u8],
+        node: EntryId,
+        hides: &dyn Fn(&Node, IsTensor) -> bool,
+    ) -> bool {
+        let is_tensor = IsTensor(!State::is_computed(node));
+        self.find_hidden_by(directory, name, &|entry| hides(entry, is_tensor)) == Some(node)
     }
 
     /// The same, including names that entries or nearer containers have.

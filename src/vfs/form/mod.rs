@@ -51,7 +51,7 @@ pub use gguf_model::{
     size as size_of_model, why_none, why_of_config,
 };
 pub use kind::{Form, MERGED_NAME, RowFormat, RowsOf, Shows};
-pub use names::{Item, find, link_target, lists_tensors, names};
+pub use names::{Item, find, hides, link_target, lists_tensors, names, why_hidden};
 pub use plan::{plan, published};
 pub use rank_models::forget_closed;
 pub use recipe::Recipe;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, EntryId, NAME_BYTES_MAX, NameIn};
-use crate::store::{Node, ROOT, State};
+use crate::store::{IsTensor, Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::vfs::form::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::vfs::form::checkpoint;
@@ -58,9 +58,14 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         return gguf_model::find(state, directory, name).or_else(below).map(Item::Node);
     }
     let node = |name: &[u8]| state.shown(state.find_any(directory, name)?);
+    let past_hidden = |name: &[u8], of: IsTensor| {
+        let hides = |entry: &Node| hides(form, state, entry, of);
+        state.shown(state.find_hidden_by(directory, name, &hides)?)
+    };
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
-        let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
+        let stem = suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?;
+        let found = past_hidden(stem, IsTensor(true))?;
         Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, state, node))
     };
     let suffix = match form.shows() {
@@ -77,9 +82,45 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         return shown.filter(|shown| shown == name).map(|_| Item::Node(link));
     }
     let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
-    let other =
-        || node(name).filter(|node| node.file().is_none() && is_shown(form, state, node)).map(Item::Node);
+    let other = || {
+        let found = past_hidden(name, IsTensor(false));
+        found.filter(|node| node.file().is_none() && is_shown(form, state, node)).map(Item::Node)
+    };
     file.or_else(index).or_else(other)
+}
+
+/// Whether an entry of a directory hides the tensor, or the directory of tensors, of its name in a form: the form shows it,
+/// under the name that the other would have. Files that a form wraps have a suffix, which directories have not.
+pub fn hides(form: Form, state: &State, entry: &Node, of: IsTensor) -> bool {
+    let has_same_name = match form.shows() {
+        Shows::Wrapped(_) => entry.file().is_some() == of.0,
+        _ => true,
+    };
+    has_same_name && is_shown(form, state, entry)
+}
+
+/// At most so many names of hidden tensors are told.
+const TOLD_MAX: usize = 10;
+
+/// The tensors of a directory's containers that a form of tensors does not show in the directory, since other tensors have
+/// their names there.
+pub fn why_hidden(form: Form, state: &State, directory: &Node) -> Option<String> {
+    let is_of_tensors = form == Form::Experts || matches!(form.shows(), Shows::Wrapped(_));
+    if !is_of_tensors || directory.file().is_some() || !lists_tensors(form, state, directory.entry.id) {
+        return None;
+    }
+    let hides = |entry: &Node, of: IsTensor| hides(form, state, entry, of);
+    let mut hidden = state.hidden_beside(directory.entry.id, &hides, TOLD_MAX + 1);
+    hidden.retain(|(.., id)| state.node(*id).is_some_and(|node| is_shown(form, state, node)));
+    let more = if hidden.len() > TOLD_MAX { ", and more" } else { "" };
+    hidden.truncate(TOLD_MAX);
+    let names: Vec<_> = hidden.iter().map(|(_, name, _)| String::from_utf8_lossy(name)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "not shown here, since other tensors have their names, but below .tensors: {}{more}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Whether the tensors in the containers of a directory are listed there too, and not only below `.tensors`. A directory

@@ -438,7 +438,9 @@ impl Vfs {
         // A form of tensors shows no containers, so it shows their tensors.
         let with_tensors =
             form::lists_tensors(form, state, directory) || self.list_mode(state, directory) == ListMode::Both;
-        let listed = state.listed(directory, last, with_tensors, LISTED);
+        let hides = |entry: &Node, of| form::hides(form, state, entry, of);
+        let hides = with_tensors.then_some(&hides as &dyn Fn(&Node, _) -> bool);
+        let listed = state.listed_hidden_by(directory, last, hides, LISTED);
         let listed = listed.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
         let last = listed.last().map(|(place, ..)| *place);
         for (place, name, id) in listed {
