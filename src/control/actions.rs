@@ -90,24 +90,46 @@ pub(super) fn remove(context: &Context, name: &str) -> Result<Invalidation> {
     Ok(removed)
 }
 
-/// Keeps the reason why a user may not make or remove a name, for programs that ask the directory for it.
-pub fn note_refused_name(mounted: &Mounted, user: u32, at: ChildName<'_>, doing: &str, error: &Error) {
-    if error.kind() != ErrorKind::Denied {
+/// Keeps the reason why a request was refused, for programs that ask its inode for it. Other errors, such as `NotFound`, are
+/// answers.
+pub fn note_refused(mounted: &Mounted, asker: Asker, request: &str, error: &Error) {
+    let is_refusal = matches!(
+        error.kind(),
+        ErrorKind::Denied
+            | ErrorKind::Forbidden
+            | ErrorKind::ReadOnly
+            | ErrorKind::OtherDevice
+            | ErrorKind::Busy
+    );
+    if !is_refusal {
         return;
     }
-    let path = match mounted.vfs.locate(at.parent) {
+    let asker = Asker { ino: asker.ino.own(), ..asker };
+    let path = match mounted.vfs.locate(asker.ino) {
         Ok(Located::Root) => String::new(),
         Ok(Located::Tenant(tenant)) => tenant,
         Ok(Located::Node(view)) => view.path(),
-        _ => return,
+        Ok(Located::Form(view)) => view.path(),
+        Ok(Located::Control(view)) => view.path(),
+        Ok(Located::Tags(_)) | Err(_) => return,
     };
-    let request = format!("{doing} {}", String::from_utf8_lossy(at.name));
-    mounted.refusals.note(Asker { ino: at.parent.own(), user }, &path, &request, error);
+    mounted.refusals.note(asker, &path, request, error);
 }
 
-/// Keeps the reason why a tenant or a collection was not renamed, for programs that ask for it.
+/// Keeps the reason why a user may not make or remove a name, for programs that ask the directory for it.
+pub fn note_refused_name(mounted: &Mounted, user: u32, at: ChildName<'_>, doing: &str, error: &Error) {
+    let request = format!("{doing} {}", String::from_utf8_lossy(at.name));
+    note_refused(mounted, Asker { ino: at.parent, user }, &request, error);
+}
+
+/// Keeps the reason why a name was not changed, for programs that ask its directory for it; of a tenant or a collection,
+/// for those that ask itself.
 pub fn note_refused_rename(mounted: &Mounted, user: u32, from: ChildName<'_>, to: &OsStr, error: &Error) {
     if !matches!(mounted.vfs.locate(from.parent), Ok(Located::Root | Located::Tenant(_))) {
+        // Programs that move a file to another collection then copy it.
+        if error.kind() != ErrorKind::OtherDevice {
+            note_refused_name(mounted, user, from, "rename", error);
+        }
         return;
     }
     let Ok((ino, located)) = mounted.vfs.lookup(from.parent, from.name) else { return };

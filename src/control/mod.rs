@@ -44,7 +44,7 @@ mod text;
 mod totals;
 mod visibility;
 
-pub use actions::{note_refused_name, note_refused_rename};
+pub use actions::{note_refused, note_refused_name, note_refused_rename};
 pub use attributes::{
     ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
 };

@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod foreseen;
 mod metrics;
+mod refusals;
 mod remotes;
 mod report;
 mod settings;

@@ -117,11 +117,12 @@ impl Dispatcher {
     }
 
     /// Rejects the removal of an attribute: tierfs provides them all.
-    pub fn remove_attribute(&self, name: &[u8], reply: Reply) {
+    pub fn remove_attribute(&self, asker: Asker, name: &[u8], reply: Reply) {
         let error = match control::attribute(name) {
             Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
             Err(error) => error,
         };
+        control::note_refused(&self.mounted, asker, "remove an attribute", &error);
         reply.error(self.failed("removexattr", &error));
     }
 

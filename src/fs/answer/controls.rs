@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::control::{self, Text};
+use crate::control::{self, Asker, Text};
 use crate::format::handover::{OpenRecord, ReadBy};
 use crate::fs::answer::dispatcher::Dispatcher;
 use crate::fs::kernel::errno;
@@ -25,7 +25,10 @@ impl Dispatcher {
     pub fn open_control(&self, user: u32, ino: Ino, flags: OpenFlags, reply: Reply) {
         let view = match self.control_opened(ino, flags) {
             Ok(view) => view,
-            Err(error) => return reply.error(self.failed("open", &error)),
+            Err(error) => {
+                control::note_refused(&self.mounted, Asker { ino, user }, "open", &error);
+                return reply.error(self.failed("open", &error));
+            }
         };
         // Its size is not known before the open, so the page cache is of no use.
         let open_flags = OpenedFlags::DIRECT | OpenedFlags::NO_FLUSH;

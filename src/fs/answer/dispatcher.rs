@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::control::{Asker, Mounted, Operation};
+use crate::control::{self, Asker, Mounted, Operation};
 use crate::fs::kernel::errno::Errno;
 use crate::fs::kernel::notify::Notifier;
 use crate::fs::kernel::{OpenFlags, Opened, OpenedFlags, Reply};
@@ -310,7 +310,7 @@ impl Dispatcher {
         }
     }
 
-    pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, reply: Reply) {
+    pub fn set_attr(&self, user: u32, ino: Ino, set: SetAttr, bytes: Option<u64>, reply: Reply) {
         let changed = self.vfs.set_attr(ino.own(), self.without_privilege(ino, set, bytes), bytes);
         let changed = changed.map(|forget| self.vfs.queue_invalidation(forget));
         let forget = Invalidation::default();
@@ -328,6 +328,8 @@ impl Dispatcher {
                 answer();
             }
             Err(error) => {
+                let request = if bytes.is_some() { "truncate" } else { "change" };
+                control::note_refused(&self.mounted, Asker { ino, user }, request, &error);
                 self.invalidator.invalidate_meanwhile(&self.vfs, Invalidation::default());
                 reply.error(self.failed("setattr", &error));
             }
@@ -420,14 +422,19 @@ impl Dispatcher {
         }
     }
 
-    /// Fails with `Busy` if others depend on a file that a user opens for writing. Keeps the reason for the user.
-    pub fn check_unneeded(&self, user: u32, ino: Ino) -> Result<()> {
-        let Ok(Located::Node(view)) = self.vfs.locate(ino) else { return Ok(()) };
-        if !view.collection.has_relatives() {
-            return Ok(());
-        }
-        self.vfs.check_unneeded(&view).inspect_err(|error| {
-            self.mounted.refusals.note(Asker { ino, user }, &view.path(), "open for writing", error);
+    /// Fails with `Busy` if others depend on a file that a user opens for writing, with `ReadOnly` if it is one of a form. Keeps
+    /// the reason for the user.
+    pub fn check_open_to_write(&self, user: u32, ino: Ino) -> Result<()> {
+        let checked = match self.vfs.locate(ino) {
+            Ok(Located::Node(view)) if view.collection.has_relatives() => self.vfs.check_unneeded(&view),
+            Ok(Located::Form(_)) => {
+                let text = "forms are computed from the stored bytes; write to the file itself";
+                Err(Error::new(ErrorKind::ReadOnly, text))
+            }
+            _ => Ok(()),
+        };
+        checked.inspect_err(|error| {
+            control::note_refused(&self.mounted, Asker { ino, user }, "open to write", error);
         })
     }
 

@@ -26,7 +26,7 @@ fn cache_mode(view: &FormView) -> CacheMode {
 impl Dispatcher {
     /// Opens a file of a form.
     pub fn open_form(&self, thread: u32, ino: Ino, flags: OpenFlags, reply: Reply) {
-        let view = match self.form_opened(ino, flags) {
+        let view = match self.form_at(ino) {
             Ok(view) => view,
             Err(error) => return self.open_gone(thread, ino, flags, error, reply),
         };
@@ -99,15 +99,11 @@ impl Dispatcher {
         });
     }
 
-    /// The file of a form, if it may be opened with these flags.
-    pub fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {
-        let Located::Form(view) = self.vfs.locate(ino)? else {
-            return Err(Error::new(ErrorKind::NotFound, "there is no such file of a form"));
-        };
-        if !flags.reads_only() {
-            let text = "forms are computed from the stored bytes; write to the file itself";
-            return Err(Error::new(ErrorKind::ReadOnly, text));
+    /// The file of a form.
+    pub fn form_at(&self, ino: Ino) -> Result<FormView> {
+        match self.vfs.locate(ino)? {
+            Located::Form(view) => Ok(view),
+            _ => Err(Error::new(ErrorKind::NotFound, "there is no such file of a form")),
         }
-        Ok(view)
     }
 }

@@ -27,7 +27,7 @@ impl Dispatcher {
         if let Err(error) = self.vfs.check_named(ino) {
             return self.open_gone(thread, number, flags, error, reply);
         }
-        if !reads && let Err(error) = self.check_unneeded(user, ino) {
+        if !reads && let Err(error) = self.check_open_to_write(user, ino) {
             return reply.error(self.failed("open", &error));
         }
         self.drop_old_pages(number);

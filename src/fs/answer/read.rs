@@ -76,7 +76,7 @@ impl Dispatcher {
         let reading = OpenFlags(0);
         let handle = match ino.place() {
             Place::Form { .. } | Place::Numbered { .. } => {
-                let view = self.form_opened(ino, reading)?;
+                let view = self.form_at(ino)?;
                 Handle::Form(Arc::new(FormFile::open(&self.vfs, view)?), ReadPattern::default())
             }
             _ => self.open_handle(ino, reading)?.0,

@@ -197,7 +197,7 @@ impl Service for Dispatcher {
                     if is_program_attribute(name) {
                         self.remove_program_attribute(node, name, reply);
                     } else {
-                        self.remove_attribute(name, reply);
+                        self.remove_attribute(Asker { ino: node, user }, name, reply);
                     }
                 });
             }
@@ -294,7 +294,9 @@ impl Dispatcher {
         let (atime, mtime) = (accessed.map(time), modified.map(time));
         let set = SetAttr { mode, uid, gid, atime, mtime, ..SetAttr::default() };
         let tenant = self.recognized_by_change(node, bytes);
-        self.recognizing(tenant, "setattr", move |dispatcher| dispatcher.set_attr(node, set, bytes, reply));
+        self.recognizing(tenant, "setattr", move |dispatcher| {
+            dispatcher.set_attr(user, node, set, bytes, reply);
+        });
     }
 
     fn read_link(&self, thread: u32, node: Ino, reply: Reply) {
@@ -327,10 +329,11 @@ impl Dispatcher {
         umask: u32,
         reply: Reply,
     ) {
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return reply.error(errno::NO_DEVICES);
-        }
-        let made = self.vfs.create(parent, name, mode & !umask, by.owner());
+        let made = if mode & libc::S_IFMT == libc::S_IFREG {
+            self.vfs.create(parent, name, mode & !umask, by.owner())
+        } else {
+            Err(Error::new(ErrorKind::Denied, "there are no pipes, sockets and devices here"))
+        };
         self.made("mknod", reply, self.noted(by.user, ChildName { parent, name }, "make", made));
     }
 

@@ -13,8 +13,6 @@ impl Errno {
     }
 }
 
-/// Devices, fifos and sockets cannot be created.
-pub(in crate::fs) const NO_DEVICES: Errno = Errno(libc::EPERM);
 /// The buffer is too short for an attribute.
 pub(in crate::fs) const TOO_SHORT: Errno = Errno(libc::ERANGE);
 /// The handle is not open.
