@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
-use crate::cli::common::output::{print, print_json};
+use crate::cli::common::output::{number_json, print, print_json};
 use crate::cli::common::places::one_in_mount;
 use crate::control::PREFIX;
 use crate::format::log::catalog::Content;
@@ -32,6 +33,9 @@ const BYTES_AT_ONCE: u64 = 1 << 20;
 /// elsewhere. Compares tensors with those of the same name in the same directory, in any container, and
 /// plain files by their bytes. Compares two single tensors with any names.
 ///
+/// A difference is infinite between an infinity or a NaN and any other number. JSON has no infinity: --json prints the
+/// text "inf" for it, and null where there are no values to compare.
+///
 /// Exits with 1 if anything differs.
 ///
 /// Example: tierfs diff ~/models/llama /mnt/acme/llama
@@ -46,6 +50,55 @@ pub(super) struct Args {
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// The identity of an item among those of its side. Names are bytes: two of them may look the same as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key {
+    /// The names of the directories and of the file or the tensor.
+    name: Vec<u8>,
+    kind: Kind,
+    /// The container, if another one in the directory has a tensor of this name.
+    container: Option<Vec<u8>>,
+    /// The number of tensors before this one that have all the rest in common.
+    place: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    /// A file that is no container: a plain file, or a tensor of a mount.
+    File,
+    /// A tensor in a container.
+    Tensor,
+}
+
+impl Key {
+    fn file(name: Vec<u8>) -> Key {
+        Key { name, kind: Kind::File, container: None, place: 0 }
+    }
+
+    /// The key of the same name and the other kind.
+    fn of_other_kind(&self) -> Key {
+        let kind = if self.kind == Kind::File { Kind::Tensor } else { Kind::File };
+        Key { kind, ..self.clone() }
+    }
+
+    /// The name, with bytes that are not UTF-8 as `\xff`.
+    fn shown(&self) -> String {
+        let Some(container) = &self.container else { return readable(&self.name) };
+        let begin = self.name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let (above, own) = self.name.split_at(begin);
+        format!("{}{}: {}", readable(above), readable(container), readable(own))
+    }
+}
+
+fn readable(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// A tensor, or a plain file.
@@ -95,22 +148,27 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let (a, b) = (one_in_mount(&self.a)?, one_in_mount(&self.b)?);
         let (mut first, mut second) = (items(&a)?, items(&b)?);
-        let are_single = |items: &BTreeMap<String, Item>| items.len() == 1;
-        if are_single(&first) && are_single(&second) && !a.is_dir() && !b.is_dir() {
-            let name = first.keys().next().cloned().unwrap_or_default();
-            second = second.into_values().map(|item| (name.clone(), item)).collect();
+        let are_single = first.len() == 1 && second.len() == 1 && !a.is_dir() && !b.is_dir();
+        if let Some(key) = first.keys().next().filter(|_| are_single) {
+            second = second.into_values().map(|item| (key.clone(), item)).collect();
         }
+        let pairs: BTreeMap<Key, Key> = first
+            .iter()
+            .filter_map(|(key, item)| Some((key.clone(), pair(key, item, &first, &second)?)))
+            .collect();
         let mut rows = Vec::new();
-        while let Some((name, one)) = first.pop_first() {
-            let other = second.remove(&name);
+        while let Some((key, one)) = first.pop_first() {
+            let other = pairs.get(&key).and_then(|key| second.remove(key));
             let found = match &other {
                 Some(other) => compare(&one, other)?,
                 None => Found::OnlyInA,
             };
-            rows.push((name, one, other, found));
+            rows.push((key, one, other, found));
         }
-        rows.extend(second.into_iter().map(|(name, item)| (name, item, None, Found::OnlyInB)));
+        rows.extend(second.into_iter().map(|(key, item)| (key, item, None, Found::OnlyInB)));
         rows.sort_by(|one, other| one.0.cmp(&other.0));
+        let rows: Vec<_> =
+            rows.into_iter().map(|(key, one, other, found)| (key.shown(), one, other, found)).collect();
         let count = |is: fn(&Found) -> bool| rows.iter().filter(|row| is(&row.3)).count();
         let (same, only_a, only_b) = (
             count(|found| *found == Found::Same),
@@ -140,15 +198,26 @@ impl Args {
     }
 }
 
-/// The tensors and plain files of a path, by name.
-fn items(path: &Path) -> Result<BTreeMap<String, Item>> {
+/// The key of the other side that is compared with `key`: the same, or that of a tensor which is a file there and lies in a
+/// container here.
+fn pair(key: &Key, item: &Item, own: &BTreeMap<Key, Item>, others: &BTreeMap<Key, Item>) -> Option<Key> {
+    if others.contains_key(key) {
+        return Some(key.clone());
+    }
+    let other = key.of_other_kind();
+    let is_tensor = item.tensor.is_some() && others.get(&other)?.tensor.is_some();
+    (is_tensor && !own.contains_key(&other)).then_some(other)
+}
+
+/// The tensors and plain files of a path.
+fn items(path: &Path) -> Result<BTreeMap<Key, Item>> {
     let mut found = BTreeMap::new();
     let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), error))?;
     if !metadata.is_dir() {
-        add(&mut found, path, "", &file_name(path))?;
+        add(&mut found, path, b"")?;
         return Ok(found);
     }
-    let mut waiting = vec![(path.to_owned(), String::new())];
+    let mut waiting = vec![(path.to_owned(), Vec::new())];
     while let Some((directory, prefix)) = waiting.pop() {
         let failed = |error| Error::io(directory.display(), error);
         let mut names = Vec::new();
@@ -157,12 +226,12 @@ fn items(path: &Path) -> Result<BTreeMap<String, Item>> {
         }
         names.sort();
         for path in names {
-            let name = file_name(&path);
             let link = fs::symlink_metadata(&path).map_err(|error| Error::io(path.display(), error))?;
             if link.is_dir() {
-                waiting.push((path, format!("{prefix}{name}/")));
+                let prefix = [&prefix, file_name(&path), b"/"].concat();
+                waiting.push((path, prefix));
             } else if path.is_file() {
-                add(&mut found, &path, &prefix, &name)?;
+                add(&mut found, &path, &prefix)?;
             }
         }
     }
@@ -170,7 +239,8 @@ fn items(path: &Path) -> Result<BTreeMap<String, Item>> {
 }
 
 /// Adds the tensors of a file, or the file itself.
-fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str) -> Result<()> {
+fn add(found: &mut BTreeMap<Key, Item>, path: &Path, prefix: &[u8]) -> Result<()> {
+    let name = file_name(path);
     let source = open_source(path).map_err(|error| Error::io(path.display(), error))?;
     let item = |begin: u64, end: u64, tensor| Item {
         path: path.to_owned(),
@@ -179,7 +249,7 @@ fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str
         tensor,
         view: None,
     };
-    let recognized = match recognize(&source, name.as_bytes()) {
+    let recognized = match recognize(&source, name) {
         Ok(recognized) => Some(recognized).filter(|recognized| recognized.content != Content::Cgeb),
         Err(error)
             if matches!(
@@ -196,13 +266,18 @@ fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str
         parts.into_iter().filter_map(|part| Some((part.begin, part.end, part.tensor?))).peekable();
     if tensors.peek().is_none() {
         let bytes = source.len().map_err(|error| Error::io(path.display(), error))?;
-        found.insert(format!("{prefix}{name}"), item(0, bytes, attributes(path, bytes)));
+        found.insert(Key::file([prefix, name].concat()), item(0, bytes, attributes(path, bytes)));
         return Ok(());
     }
     for (begin, end, tensor) in tensors {
-        let plain = format!("{prefix}{}", tensor.name);
-        // Another container of the directory has a tensor of this name.
-        let key = if found.contains_key(&plain) { format!("{prefix}{name}: {}", tensor.name) } else { plain };
+        let own_name = [prefix, tensor.name.as_bytes()].concat();
+        let mut key = Key { name: own_name, kind: Kind::Tensor, container: None, place: 0 };
+        if found.contains_key(&key) {
+            key.container = Some(name.to_vec());
+        }
+        while found.contains_key(&key) {
+            key.place += 1;
+        }
         let (dtype, shape) = (tensor.dtype, tensor.shape);
         let elements = tensor.view.map(|view| Arc::new(StridedElements::new(&view, dtype, &shape, 0)));
         let own = elements.as_ref().and_then(|_| dtype.bytes_of(shape.elements())).unwrap_or_default();
@@ -229,8 +304,8 @@ fn attributes(path: &Path, bytes: u64) -> Option<(Dtype, Shape)> {
     (dtype.bytes_of(shape.elements()) == Some(bytes)).then_some((dtype, shape))
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+fn file_name(path: &Path) -> &[u8] {
+    path.file_name().unwrap_or_default().as_bytes()
 }
 
 fn compare(one: &Item, other: &Item) -> Result<Found> {
@@ -369,8 +444,8 @@ fn row(name: &str, one: &Item, other: &Option<Item>, found: Found) -> Value {
         "name": name,
         "state": state,
         "what": what(one, other.as_ref()),
-        "max": difference.map(|(max, ..)| max),
-        "rms": difference.map(|(_, rms, _)| rms),
+        "max": difference.map(|(max, ..)| number_json(max)),
+        "rms": difference.map(|(_, rms, _)| number_json(rms)),
         "elements": difference.map(|(.., elements)| elements),
     })
 }

@@ -23,11 +23,16 @@ const NUMBERS: [&str; 12] = [
     "snapshot",
 ];
 
+/// A number as JSON, which has no infinity and no NaN: these are texts, `"inf"` and `"NaN"`.
+pub(in crate::cli) fn number_json(number: f64) -> serde_json::Value {
+    if number.is_finite() { number.into() } else { number.to_string().into() }
+}
+
 /// The value of an attribute as JSON: numbers as numbers, a shape as an array, an error as an object.
 pub(in crate::cli) fn attribute_json(name: &str, value: &str) -> serde_json::Value {
     let number = |text: &str| {
         text.parse::<u64>()
-            .map_or_else(|_| text.parse::<f64>().ok().map(Into::into), |number| Some(number.into()))
+            .map_or_else(|_| text.parse::<f64>().ok().map(number_json), |number| Some(number.into()))
     };
     let found: Option<serde_json::Value> = match name {
         "shape" if value.is_empty() => Some(Vec::<u64>::new().into()),
