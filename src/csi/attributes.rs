@@ -207,7 +207,7 @@ pub(in crate::csi) fn checked_path(name: &str, text: &str) -> Outcome<PathBuf> {
 
 /// The value of `--at`: the snapshot of the volume's collection, or as that option takes it.
 fn at(snapshot: &str, collection: &str) -> Outcome<String> {
-    if let Some((place, _)) = snapshot.split_once('=') {
+    if let Some((place, _)) = snapshot.rsplit_once('=') {
         parse_place(place)?;
         return Ok(snapshot.to_owned());
     }

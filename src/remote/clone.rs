@@ -183,10 +183,8 @@ impl Made {
         if self.is_unchanged {
             return format!("nothing new: {tenant}/{name} is snapshot {number}");
         }
-        format!(
-            "{tenant}/{name} is snapshot {number}: {bytes} in {} files, fetched when they are read",
-            self.files
-        )
+        let files = if self.files == 1 { "1 file".to_owned() } else { format!("{} files", self.files) };
+        format!("{tenant}/{name} is snapshot {number}: {bytes} in {files}, fetched when they are read")
     }
 }
 

@@ -88,12 +88,18 @@ impl Limits {
                 return Err(Error::invalid(format!("{name} is given twice")));
             }
             seen.push(name);
-            let limit = number(value).ok_or_else(wrong)?;
+            if !["bytes", "stored", "files"].contains(&name) {
+                return Err(wrong());
+            }
+            let limit = number(value).ok_or_else(|| {
+                Error::invalid(format!(
+                    "{value:?} is not a limit of {name}: write a whole number, perhaps with K, M, G, T or P, or none"
+                ))
+            })?;
             match name {
                 "bytes" => limits.bytes = limit,
                 "stored" => limits.stored = limit,
-                "files" => limits.files = limit,
-                _ => return Err(wrong()),
+                _ => limits.files = limit,
             }
         }
         if seen.is_empty() {

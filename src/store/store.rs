@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::format::snapshot::keys;
 use crate::model::{
     CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, StoreId, check_label,
 };
@@ -115,9 +116,18 @@ impl Store {
         replace_file(disk, draft, SETTINGS_NAME, Settings::new(id).to_text().as_bytes()).map_err(failed)
     }
 
-    /// Whether there is a store on the disk.
+    /// Whether there is a store on the disk that this user can open.
     pub fn exists(disk: &dyn Disk) -> bool {
         disk.open(SETTINGS_NAME, Open::Read).is_ok()
+    }
+
+    /// Whether there is a store on the disk. Fails if this user may not look.
+    pub fn is_there(disk: &dyn Disk) -> Result<bool> {
+        match open_settings(disk) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Fails as [`open`](Self::open) does where there is no store, and for settings that this program does not know.
@@ -736,6 +746,13 @@ fn open_settings(disk: &dyn Disk) -> Result<Arc<dyn File>> {
     let place = disk.place();
     disk.open(SETTINGS_NAME, Open::Read).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+            if disk.open(keys::REMOTE, Open::Read).is_ok() {
+                let url = std::path::absolute(&place).unwrap_or_else(|_| place.as_str().into());
+                return Error::invalid(format!(
+                    "{place} is the directory of a remote, not a store; its URL is file://{}",
+                    url.display()
+                ));
+            }
             let text = format!("{place} is not a tierfs store; tierfs init makes one");
             Error::new(ErrorKind::NotFound, text)
         }

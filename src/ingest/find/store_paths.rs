@@ -16,6 +16,14 @@ pub(in crate::ingest) fn identity(metadata: &fs::Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
+/// Fails with `Invalid` for a file below the directory of the store. `real` and `store` are paths with symbolic links resolved.
+pub(in crate::ingest) fn refuse_own(path: &Path, real: &Path, store: &Path) -> Result<()> {
+    if !real.starts_with(store) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{} lies in the store itself; import it from elsewhere", path.display())))
+}
+
 /// The files of stores, at one time.
 pub(in crate::ingest) struct StoreFiles {
     /// The destination store, with symbolic links resolved.
@@ -49,10 +57,9 @@ impl StoreFiles {
 
     /// Fails with `Invalid` for a file of a store. `real` is its path with symbolic links resolved.
     pub fn refuse(&self, path: &Path, real: &Path, file: Identity) -> Result<()> {
+        let own = if self.own.contains(&file) { &self.store } else { real };
+        refuse_own(path, own, &self.store)?;
         let path = path.display();
-        if real.starts_with(&self.store) || self.own.contains(&file) {
-            return Err(Error::invalid(format!("{path} lies in the store itself; import it from elsewhere")));
-        }
         let is_store = |directory: &&Path| Store::exists(&FileDisk::new(directory));
         let above = real.ancestors().skip(1).find(is_store);
         match self.mounted.get(&file).map(PathBuf::as_path).or(above) {

@@ -13,7 +13,7 @@ use crate::ingest::bytes::parents::Parents;
 use crate::ingest::bytes::room;
 use crate::ingest::find::provenance::place_of;
 use crate::ingest::find::shard_order::shards_in_order;
-use crate::ingest::find::store_paths::StoreFiles;
+use crate::ingest::find::store_paths::{StoreFiles, refuse_own};
 use crate::ingest::find::target::Target;
 use crate::ingest::find::walk::{Found, Mounts, Walked, files, files_at, path_of, shards};
 use crate::ingest::job::import_file::import_file;
@@ -103,6 +103,10 @@ impl Plan {
         if let Some(stores) = &stores {
             let mut found = walked.found.iter();
             found.try_for_each(|found| stores.refuse(&found.source, &found.real, found.identity))?;
+        } else if let Ok(store) = fs::canonicalize(store) {
+            // Its files change while it imports them.
+            let mut found = walked.found.iter();
+            found.try_for_each(|found| refuse_own(&found.source, &found.real, &store))?;
         }
         if let Some(path) = &request.manifest {
             mounts.refuse_ours("manifest", path)?;

@@ -73,6 +73,7 @@ pub struct Request {
 /// Tenant and collection of `TENANT/COLLECTION`.
 pub fn parse_collection(text: &str) -> Result<OwnedCollectionName> {
     let (tenant, name) = text
+        .trim_end_matches('/')
         .split_once('/')
         .ok_or_else(|| Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION")))?;
     for label in [tenant, name] {

@@ -55,11 +55,24 @@ pub struct PushRequest {
 /// The tenant and the name of `TENANT/COLLECTION`.
 pub fn parse_place(text: &str) -> Result<OwnedCollectionName> {
     let wrong = || Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION"));
-    let (tenant, name) = text.split_once('/').ok_or_else(wrong)?;
+    let (tenant, name) = text.trim_end_matches('/').split_once('/').ok_or_else(wrong)?;
     for label in [tenant, name] {
         check_label(label).map_err(|wrong| Error::invalid(format!("{label:?}: {wrong}")))?;
     }
     Ok(OwnedCollectionName::new(tenant, name))
+}
+
+/// The two places of `HERE=THERE`, each TENANT/COLLECTION; twice the same of a single one. Names may have equals signs too:
+/// the sign that divides two places is the last one between their slashes.
+pub fn parse_two_places(text: &str) -> Result<(OwnedCollectionName, OwnedCollectionName)> {
+    let text = text.trim_end_matches('/');
+    let parts = text.rsplit_once('/').and_then(|(above, _)| {
+        let (at, _) = above.char_indices().rfind(|(_, letter)| *letter == '=')?;
+        let (here, there) = (text.get(..at)?, text.get(at + 1..)?);
+        here.contains('/').then_some((here, there))
+    });
+    let (here, there) = parts.unwrap_or((text, text));
+    Ok((parse_place(here)?, parse_place(there)?))
 }
 
 /// The name that stands for no variants.
@@ -280,9 +293,28 @@ fn random() -> Result<StoreId> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keyframes, May, PushRequest, parse_variants};
+    use super::{Keyframes, May, PushRequest, parse_two_places, parse_variants};
     use crate::model::OwnedCollectionName;
     use crate::remote::push::parameters::DifferenceLimits;
+
+    #[test]
+    fn names_of_two_places_may_have_equals_signs() {
+        for (text, here, there) in [
+            ("t/c", "t/c", "t/c"),
+            ("t/c/", "t/c", "t/c"),
+            ("t/c=u/d", "t/c", "u/d"),
+            ("t/lr=3e-4", "t/lr=3e-4", "t/lr=3e-4"),
+            ("t/lr=3e-4=u/lr=1", "t/lr=3e-4", "u/lr=1"),
+            ("a=b/c", "a=b/c", "a=b/c"),
+            ("a=b/c=d=e/f", "a=b/c=d", "e/f"),
+        ] {
+            let (one, other) = parse_two_places(text).unwrap();
+            assert_eq!((one.to_string(), other.to_string()), (here.to_owned(), there.to_owned()), "{text}");
+        }
+        for wrong in ["", "t", "t/", "=", "/=/", "t/c/d", "t/c=u/d/e"] {
+            assert!(parse_two_places(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
