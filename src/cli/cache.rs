@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use crate::cli::Outcome;
-use crate::cli::common::output::{human, print, print_json};
+use crate::cli::common::output::{files_text, human, print, print_json};
 use crate::cli::common::remote::cache_size;
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::read::cache::verify::Verified;
@@ -86,7 +86,7 @@ impl Args {
             let hours = now.saturating_sub(Duration::from_nanos(file.used)).as_secs() / 3600;
             text.push_str(&format!("{:>12} {hours:>6} h  {}\n", human(file.stored), file.name));
         }
-        text.push_str(&format!("{} files, {}\n", files.len(), human(cache.stored())));
+        text.push_str(&format!("{}, {}\n", files_text(files.len() as u64), human(cache.stored())));
         print(&text)?;
         Ok(done)
     }

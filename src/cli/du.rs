@@ -53,7 +53,8 @@ impl Args {
             print_json(&rows.into())?;
         } else {
             let line = |(path, files, stored): &(String, u64, u64)| {
-                format!("{:>12} {files:>8} files  {path}\n", human(*stored))
+                let word = if *files == 1 { "file " } else { "files" };
+                format!("{:>12} {files:>8} {word}  {path}\n", human(*stored))
             };
             print(&sums.lines.iter().map(line).collect::<String>())?;
         }

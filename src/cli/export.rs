@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,8 @@ use rustix::io::Errno;
 
 use crate::cli::Outcome;
 use crate::cli::common::folder::{Draft, Folder};
-use crate::cli::common::output::{human, print};
+use crate::cli::common::interrupt::Interrupt;
+use crate::cli::common::output::{complain, files_text, human, print};
 use crate::cli::common::tree::Tree;
 use crate::format::files::tensor_parallel::Rank;
 use crate::model::{Error, ErrorKind, Result};
@@ -33,7 +34,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 ///
 /// Exporting a collection copies the listed files, so that every byte is copied once. A file appears
 /// under its name only when it is complete. Symbolic links are copied as links. Links that exist below
-/// the destination are replaced, never followed. A mounted store is read through its mount.
+/// the destination are replaced, never followed. A mounted store is read through its mount. Ctrl-C leaves the finished
+/// files; a later export into the directory removes what a killed one has left.
 ///
 /// With --as, exports the files that a mount shows in .as/FORM of the collection. PATH still names the
 /// file by its name in the collection: with npy, `w` is written as `w.npy`.
@@ -216,23 +218,17 @@ impl Args {
         if let Some(family) = family {
             return Err(not_one_form(family, &source));
         }
-        let mut sum = Sum::default();
-        if source.kind == Kind::Directory {
-            let failed = |error| Error::io(self.destination.display(), error);
-            fs::create_dir_all(&self.destination).map_err(failed)?;
-            all_below(source, Folder::open(&self.destination)?, &mut sum)?;
-        } else {
-            let mut folder = self.destination.as_path();
-            let mut name = OsStr::from_bytes(&name);
-            if !self.destination.is_dir() {
-                // The destination is the file's new name. An existing file there is replaced.
-                name = folder.file_name().unwrap_or(name);
-                folder = folder.parent().unwrap_or(folder);
+        let mut copy = Copy { sum: Sum::default(), interrupt: Interrupt::listen()? };
+        let copied = copy.to(&self.destination, source, &name);
+        let text = copy.sum.text();
+        match copied {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                complain(&format!("tierfs: cancelled: {text}"));
+                return Ok(Outcome::Failed);
             }
-            let folder = if folder.as_os_str().is_empty() { ".".as_ref() } else { folder };
-            entry(&source, &Folder::open(folder)?, name, &mut sum)?;
+            copied => copied?,
         }
-        print(&format!("{} files, {}\n", sum.files, human(sum.bytes)))?;
+        print(&format!("{text}\n"))?;
         Ok(Outcome::Succeeded)
     }
 }
@@ -366,60 +362,117 @@ struct Sum {
     bytes: u64,
 }
 
-/// Copies everything below a directory. Iterates instead of recursing because a user may have created
-/// a very deep tree.
-fn all_below(from: Source<'_>, to: Folder, sum: &mut Sum) -> Result<()> {
-    let names = from.names()?.into_iter();
-    let mut open = vec![(from, to, names)];
-    while let Some((from, to, names)) = open.last_mut() {
-        let Some(name) = names.next() else {
-            open.pop();
-            continue;
-        };
-        let source = from.child(&name)?;
-        let name = OsStr::from_bytes(&name);
+impl Sum {
+    fn text(&self) -> String {
+        format!("{}, {}", files_text(self.files), human(self.bytes))
+    }
+}
+
+/// A copy in progress. Its methods fail with `Interrupted` after Ctrl-C.
+struct Copy {
+    sum: Sum,
+    interrupt: Interrupt,
+}
+
+impl Copy {
+    fn check(&self) -> Result<()> {
+        match self.interrupt.is_pressed() {
+            true => Err(Error::new(ErrorKind::Interrupted, "the export was cancelled")),
+            false => Ok(()),
+        }
+    }
+
+    /// Copies a file or a directory to the destination that the user has named.
+    fn to(&mut self, destination: &Path, source: Source<'_>, name: &[u8]) -> Result<()> {
         if source.kind == Kind::Directory {
-            let below = to.enter(name)?;
-            let names = source.names()?.into_iter();
-            open.push((source, below, names));
+            let failed = |error| Error::io(destination.display(), error);
+            fs::create_dir_all(destination).map_err(failed)?;
+            self.all_below(source, Folder::open(destination)?)
         } else {
-            entry(&source, to, name, sum)?;
+            let mut folder = destination;
+            let mut name = OsStr::from_bytes(name);
+            if destination.as_os_str().as_bytes().ends_with(b"/") {
+                fs::create_dir_all(destination).map_err(|error| Error::io(destination.display(), error))?;
+            }
+            if !destination.is_dir() {
+                // The destination is the file's new name. An existing file there is replaced.
+                name = folder.file_name().unwrap_or(name);
+                folder = folder.parent().unwrap_or(folder);
+            }
+            let folder = if folder.as_os_str().is_empty() { ".".as_ref() } else { folder };
+            let folder = Folder::open(folder)?;
+            self.entry(&source, &folder, name)?;
+            folder.remove_left_drafts();
+            Ok(())
         }
     }
-    Ok(())
-}
 
-fn entry(source: &Source<'_>, folder: &Folder, name: &OsStr, sum: &mut Sum) -> Result<()> {
-    if source.kind == Kind::Symlink {
-        return folder.draft_link(OsStr::from_bytes(&source.link()?))?.name(name);
-    }
-    let reader = source.reader()?;
-    let (draft, file) = folder.draft_file()?;
-    sum.bytes += write(source, &*reader, draft, file, name)?;
-    sum.files += 1;
-    Ok(())
-}
-
-/// Writes all bytes to a draft, with holes for long zeros, syncs it and then gives it its name. Returns the number of bytes.
-fn write(source: &Source<'_>, read: &Read<'_>, draft: Draft<'_>, file: File, name: &OsStr) -> Result<u64> {
-    let failed = |error| Error::io(draft.path().display(), error);
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut at = 0;
-    loop {
-        let count = read(at, &mut chunk)?;
-        let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
-        for (from, stretch) in without_zeros(bytes) {
-            file.write_all_at(stretch, at + from).map_err(failed)?;
+    /// Copies everything below a directory. Iterates instead of recursing because a user may have created
+    /// a very deep tree.
+    fn all_below(&mut self, from: Source<'_>, to: Folder) -> Result<()> {
+        let names = from.names()?.into_iter();
+        let mut open = vec![(from, to, names)];
+        while let Some((from, to, names)) = open.last_mut() {
+            let Some(name) = names.next() else {
+                to.remove_left_drafts();
+                open.pop();
+                continue;
+            };
+            let source = from.child(&name)?;
+            let name = OsStr::from_bytes(&name);
+            if source.kind == Kind::Directory {
+                let below = to.enter(name)?;
+                let names = source.names()?.into_iter();
+                open.push((source, below, names));
+            } else {
+                self.entry(&source, to, name)?;
+            }
         }
-        at += count as u64;
+        Ok(())
     }
-    file.set_len(at).map_err(failed)?;
-    file.set_permissions(fs::Permissions::from_mode(source.mode & 0o777)).map_err(failed)?;
-    let times = fs::FileTimes::new().set_accessed(time(source.atime)).set_modified(time(source.mtime));
-    file.set_times(times).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    draft.name(name)?;
-    Ok(at)
+
+    fn entry(&mut self, source: &Source<'_>, folder: &Folder, name: &OsStr) -> Result<()> {
+        self.check()?;
+        if source.kind == Kind::Symlink {
+            return folder.draft_link(OsStr::from_bytes(&source.link()?))?.name(name);
+        }
+        let reader = source.reader()?;
+        let (draft, file) = folder.draft_file()?;
+        self.sum.bytes += self.write(source, &*reader, draft, &file, name)?;
+        self.sum.files += 1;
+        Ok(())
+    }
+
+    /// Writes all bytes to a draft, with holes for long zeros, syncs it and then gives it its name. Returns the number of
+    /// bytes.
+    fn write(
+        &self,
+        source: &Source<'_>,
+        read: &Read<'_>,
+        draft: Draft<'_>,
+        file: &File,
+        name: &OsStr,
+    ) -> Result<u64> {
+        let failed = |error| Error::io(draft.path().display(), error);
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        loop {
+            self.check()?;
+            let count = read(at, &mut chunk)?;
+            let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+            for (from, stretch) in without_zeros(bytes) {
+                file.write_all_at(stretch, at + from).map_err(failed)?;
+            }
+            at += count as u64;
+        }
+        file.set_len(at).map_err(failed)?;
+        file.set_permissions(fs::Permissions::from_mode(source.mode & 0o777)).map_err(failed)?;
+        let times = fs::FileTimes::new().set_accessed(time(source.atime)).set_modified(time(source.mtime));
+        file.set_times(times).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        draft.name(name)?;
+        Ok(at)
+    }
 }
 
 fn time(nanoseconds: i64) -> SystemTime {

@@ -74,6 +74,11 @@ pub(in crate::cli) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// A number of files in words.
+pub(in crate::cli) fn files_text(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 /// Prints to standard output, with control characters escaped. A closed pipe, for example by `head`, is not an error.
 pub(in crate::cli) fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(printable(text).as_bytes()) {

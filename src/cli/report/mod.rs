@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
 use crate::cli::common::folder::Folder;
-use crate::cli::common::output::{complain, human, print};
+use crate::cli::common::output::{complain, files_text, human, print};
 use crate::cli::common::tree::Tree;
 use crate::cli::report::feed::Feed;
 use crate::model::{Error, Result};
@@ -47,7 +47,8 @@ impl Args {
         let tensors: usize = feed.models.iter().map(|model| model.tensors.len()).sum();
         let files: usize = feed.models.iter().map(|model| model.files).sum();
         let (shown, bytes) = (self.output.display(), human(page.len() as u64));
-        print(&format!("{shown}: {tensors} tensors of {files} files, {bytes}\n"))?;
+        let tensors = if tensors == 1 { "1 tensor".to_owned() } else { format!("{tensors} tensors") };
+        print(&format!("{shown}: {tensors} of {}, {bytes}\n", files_text(files as u64)))?;
         Ok(Outcome::Succeeded)
     }
 }
