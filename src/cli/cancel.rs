@@ -7,6 +7,7 @@ use crate::cli::common::interrupt::Interrupt;
 use crate::cli::common::jobs::{cancel, new_bar, wait};
 use crate::cli::common::mounts::mounts_of;
 use crate::cli::common::output::{print, print_json};
+use crate::cli::common::places::mount_or_below;
 use crate::model::{Error, ErrorKind, Result};
 
 /// Cancel a job, wait for its end, and print what it has done.
@@ -17,7 +18,7 @@ pub(super) struct Args {
     /// The number of the job, as tierfs jobs lists it
     #[arg(value_parser = parse_job)]
     job: u64,
-    /// The mount point; needed if more than one store is mounted
+    /// The mount point or the mounted store; needed if more than one store is mounted
     mountpoint: Option<PathBuf>,
     /// Print a JSON object
     #[arg(long)]
@@ -31,7 +32,8 @@ fn parse_job(text: &str) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let mounts = mounts_of(self.mountpoint.as_deref())?;
+        let place = self.mountpoint.as_deref().map(mount_or_below).transpose()?;
+        let mounts = mounts_of(place.as_deref())?;
         let [mounted] = mounts.as_slice() else {
             let points: Vec<_> =
                 mounts.iter().map(|mounted| mounted.mountpoint.display().to_string()).collect();

@@ -13,7 +13,7 @@ use crate::remote::clone::{Changes, ClonedFrom, Made, clone, pull};
 use crate::remote::place::at::At;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::signatures::Trust;
-use crate::remote::push::request::parse_place;
+use crate::remote::push::request::{parse_place, parse_two_places};
 use crate::store::{Access, Store};
 
 /// Make a collection of a store from a snapshot of a remote; its bytes are fetched when they are read.
@@ -29,6 +29,7 @@ pub(super) struct Clone {
     remote: String,
     /// TENANT/COLLECTION in the remote; with =TENANT/COLLECTION its names in the store
     collection: String,
+    /// The store, which exists
     store: PathBuf,
     /// Clone this snapshot instead of the newest: its number, a tag, or the BLAKE3 of its manifest
     #[arg(long, value_name = "N|TAG|BLAKE3")]
@@ -54,7 +55,9 @@ pub(super) struct Clone {
 /// Example: tierfs pull /srv/tensors acme/llama
 #[derive(clap::Args)]
 pub(super) struct Pull {
+    /// The store
     store: PathBuf,
+    /// TENANT/COLLECTION in the store
     collection: String,
     /// Get this snapshot instead of the newest: its number, a tag, or the BLAKE3 of its manifest
     #[arg(long, value_name = "N|TAG|BLAKE3")]
@@ -72,8 +75,7 @@ pub(super) struct Pull {
 
 impl Clone {
     pub fn run(self) -> Result<Outcome> {
-        let (from, to) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
-        let (from, to) = (parse_place(from)?, parse_place(to)?);
+        let (from, to) = parse_two_places(&self.collection)?;
         let url = absolute(&self.remote);
         let remote = Remote::open(Client::open(&url)?)?;
         let store = open(&self.store)?;

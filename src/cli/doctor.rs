@@ -167,7 +167,7 @@ const FREE_PERCENT_LEAST: u64 = 5;
 fn of_store(place: &Path) -> Result<Vec<Finding>> {
     let mounted = mount_of(place)?;
     let store = mounted.as_ref().map_or(place, |mounted| &mounted.store);
-    if mounted.is_none() && !Store::exists(&FileDisk::new(store)) {
+    if mounted.is_none() && !Store::is_there(&FileDisk::new(store))? {
         let text = format!(
             "{} is neither a store nor on a mount, nor the URL of a remote; tierfs doctor without arguments examines this machine",
             place.display()

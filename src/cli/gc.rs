@@ -21,6 +21,7 @@ const DAY: u64 = 24 * 3600;
 /// Example: tierfs gc s3://models/prefix --keep-last 3 --keep-days 7
 #[derive(clap::Args)]
 pub(super) struct Args {
+    /// The remote: s3://BUCKET/PREFIX or file:///DIRECTORY
     remote: String,
     /// Keep this many of the newest snapshots of each collection; those with a tag stay too
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]

@@ -157,6 +157,7 @@ struct Destination {
 }
 
 fn parse_destination(text: &str) -> Result<Destination> {
+    let text = text.trim_end_matches('/');
     if text.contains('/') {
         let OwnedCollectionName { tenant, name } = parse_collection(text)?;
         return Ok(Destination { tenant, collection: Some(name) });
@@ -169,12 +170,12 @@ fn parse_tier(text: &str) -> Result<String> {
     MoveTo::parse_tier(text).map(|_| text.to_owned())
 }
 
-fn parse_dtype(text: &str) -> Result<String> {
+pub(super) fn parse_dtype(text: &str) -> Result<String> {
     let wrong = || Error::invalid(format!("{text:?} is not a type such as f32 or bf16"));
     Dtype::from_name(text).map(|_| text.to_owned()).ok_or_else(wrong)
 }
 
-fn parse_shape(text: &str) -> Result<String> {
+pub(super) fn parse_shape(text: &str) -> Result<String> {
     let wrong = || Error::invalid(format!("{text:?} are not sizes such as 4096x11008"));
     Shape::parse(text).map(|_| text.to_owned()).ok_or_else(wrong)
 }
@@ -194,6 +195,7 @@ fn checked(text: &str, check: fn(u64) -> Result<Blocking>) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        remote::refuse_as_store(&self.store)?;
         mounts::refuse_own_mount(&self.store)?;
         let (place, json, dry_run) = (self.store.clone(), self.json, self.dry_run);
         let (detach, create) = (self.detach, self.create);
@@ -405,11 +407,23 @@ impl Place {
         let owner = own_owner();
         let finish = Finish::new(request.packs_later(), request.reconstruct.as_deref())?;
         let finish = |collection: &_, node| finish.finish(engine, collection, node);
+        let OwnedCollectionName { tenant, name } = &request.collection;
+        let had_tenant = engine.store.tenants()?.contains(tenant);
+        let is_made = !had_tenant || !engine.store.collections(tenant)?.contains(name);
         match plan.run(&engine.store, owner, bar, Some(&finish), &mut sum) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                sum.is_cancelled = true;
+                if is_made && sum.files + sum.linked == 0 {
+                    engine.store.remove_collection(tenant, name)?;
+                    return if had_tenant {
+                        Ok(sum)
+                    } else {
+                        engine.store.remove_tenant(tenant).map(|()| sum)
+                    };
+                }
+            }
             ran => ran?,
         }
-        let OwnedCollectionName { tenant, name } = &request.collection;
         let imported = engine.store.collection(tenant, name).ok();
         // A dry run opens the store to read only.
         if let Some(collection) = imported.filter(|found| found.access() == Access::Write) {
@@ -423,7 +437,7 @@ impl Place {
 /// Opens a store, to write unless for a dry run, and creates it if nothing exists at its path, or if that was asked for.
 fn open(path: &Path, dry_run: bool, create: bool) -> Result<Place> {
     let disk = FileDisk::new(path);
-    if !Store::exists(&disk) {
+    if !Store::is_there(&disk)? {
         if dry_run {
             return Ok(Place::Missing);
         }
@@ -514,7 +528,7 @@ fn report(request: &Request, sum: &Sum) -> String {
 }
 
 fn make_if_missing(path: &Path, create: bool) -> Result<()> {
-    if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create_at(path, create) }
+    if Store::is_there(&FileDisk::new(path))? { Ok(()) } else { init::create_at(path, create) }
 }
 
 /// Shows progress as a bar on a terminal, and as lines elsewhere.

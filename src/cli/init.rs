@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::Outcome;
 use crate::cli::common::mounts::refuse_own_mount;
 use crate::cli::common::output::{complain, print};
+use crate::cli::common::remote;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::disk::files::{FileDisk, random_id};
@@ -28,6 +29,7 @@ impl Args {
 
 /// Creates a store, and its directory if that does not exist.
 pub(super) fn create(path: &Path) -> Result<()> {
+    remote::refuse_as_store(path)?;
     refuse_own_mount(path)?;
     let disk =
         FileDisk::create(path).map_err(|error| Error::io(format!("creating {}", path.display()), error))?;
@@ -38,6 +40,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
 /// Creates a store at a path where nothing exists, or if that `is_asked` for, and says so. A directory may be a mount
 /// point whose mount is missing: the store would fill the disk below it, and the next mount would hide it.
 pub(super) fn create_at(path: &Path, is_asked: bool) -> Result<()> {
+    remote::refuse_as_store(path)?;
     refuse_own_mount(path)?;
     let name = path.display();
     if path.exists() && !is_asked {

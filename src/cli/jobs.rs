@@ -8,6 +8,7 @@ use crate::cli::common::interrupt::Interrupt;
 use crate::cli::common::jobs::{Job, jobs, jobs_in};
 use crate::cli::common::mounts::{Mounted, all_mounts, mounts_of};
 use crate::cli::common::output::{complain, human, human_part, print, print_json};
+use crate::cli::common::places::mount_or_below;
 use crate::cli::common::watch::{JobList, wait_for_change};
 use crate::model::{ErrorKind, Result};
 
@@ -16,7 +17,7 @@ use crate::model::{ErrorKind, Result};
 /// Example: tierfs jobs --follow /mnt/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A mount point; without it, every mount
+    /// A mount point or a mounted store; without it, every mount
     mountpoint: Option<PathBuf>,
     /// Print each job when it ends, until no job is left
     #[arg(long)]
@@ -28,7 +29,8 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let mounts = self.readable(mounts_of(self.mountpoint.as_deref())?)?;
+        let place = self.mountpoint.as_deref().map(mount_or_below).transpose()?;
+        let mounts = self.readable(mounts_of(place.as_deref())?)?;
         if self.follow {
             return self.follow(&mounts);
         }

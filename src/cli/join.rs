@@ -8,8 +8,9 @@ use serde_json::json;
 
 use crate::cli::Outcome;
 use crate::cli::common::mounts::{Mounted, mount_of, resolved};
-use crate::cli::common::output::{complain, human, print, print_json};
+use crate::cli::common::output::{complain, files_text, human, print, print_json};
 use crate::cli::common::refusal::{self, Refusal, Typed};
+use crate::cli::import::{parse_dtype, parse_shape};
 use crate::control::PREFIX;
 use crate::ingest::shards_in_order;
 use crate::model::{Error, Result};
@@ -29,10 +30,10 @@ pub(super) struct Args {
     #[arg(required = true)]
     sources: Vec<PathBuf>,
     /// The element type, unless the name and the bytes of the file make it a container
-    #[arg(long)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_dtype)]
     dtype: Option<String>,
     /// The shape, as in 4096x11008
-    #[arg(long, requires = "dtype")]
+    #[arg(long, value_name = "SIZES", value_parser = parse_shape, requires = "dtype")]
     shape: Option<String>,
     /// Print a JSON object
     #[arg(long)]
@@ -88,8 +89,7 @@ impl Args {
             let file = shown.to_string();
             print_json(&json!({ "file": file, "sources": sources.len(), "bytes": bytes, "why": why }))?;
         } else {
-            let count = sources.len();
-            let files = if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
+            let files = files_text(sources.len() as u64);
             print(&format!("{shown}: {files} joined, {}\n", human(bytes)))?;
             if let Some(why) = why {
                 complain(&format!("tierfs: {shown}: {why}"));

@@ -56,7 +56,7 @@ impl Args {
         // The files of versions say all, so a daemon that has the store does not matter.
         let store = mount_for(&self.store)?.map_or(self.store.clone(), |mounted| mounted.store);
         let disk = FileDisk::new(&store);
-        if !Store::exists(&disk) {
+        if !Store::is_there(&disk)? {
             let text = format!("{} is not a tierfs store; tierfs init makes one", store.display());
             return Err(Error::new(ErrorKind::NotFound, text));
         }
@@ -139,6 +139,7 @@ mod snapshots {
     use super::HOUR;
     use crate::cli::Outcome;
     use crate::cli::common::output::{human, print, print_json};
+    use crate::cli::common::remote::no_snapshot;
     use crate::format::snapshot::keys;
     use crate::model::{CollectionName, OwnedCollectionName, Result, hex};
     use crate::remote::client::Client;
@@ -160,7 +161,11 @@ mod snapshots {
             for (tag, number) in tags(&remote, place)? {
                 by_number.entry(number).or_default().push(tag);
             }
-            for number in remote.numbers(&tenant, &name)?.into_iter().rev() {
+            let numbers = remote.numbers(&tenant, &name)?;
+            if numbers.is_empty() && collection.is_some() {
+                return Err(no_snapshot(&remote, &place.to_string())?);
+            }
+            for number in numbers.into_iter().rev() {
                 // It may be collected meanwhile.
                 let Some(found) = remote.manifest(&tenant, &name, number)? else { continue };
                 let tags = by_number.get(&number).map_or(&[][..], Vec::as_slice);

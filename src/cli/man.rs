@@ -29,7 +29,7 @@ pub(super) struct Manual {
 }
 
 /// The environment variables that tierfs reads.
-const ENVIRONMENT: [(&str, &str); 6] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     (
         log::LEVEL_VARIABLE,
         "which messages are logged: error, warn (the default), info, debug or trace, for all or for a module",
@@ -41,16 +41,24 @@ const ENVIRONMENT: [(&str, &str); 6] = [
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT",
         "with the feature traces, the URL of a collector that mounts export traces to; --traces overrides it",
     ),
+    (
+        "AWS_ACCESS_KEY_ID, HF_TOKEN and others",
+        "credentials, addresses and proxies of remotes and of files at URLs; docs/REMOTE.md lists them",
+    ),
     (super::completions::VARIABLE, "set by the completion scripts of shells"),
 ];
 
 /// The files that tierfs reads and writes outside its stores and mounts, and the settings of a store.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("STORE/tierfs.toml", "settings of a store"),
     ("/etc/tierfs/NAME.conf", "settings of the service tierfs@NAME"),
     ("/etc/fstab", "mounts of the type tierfs, by the helper /sbin/mount.tierfs"),
     ("/dev/log", "the system log, where daemons log unless --log names a file"),
     ("$XDG_STATE_HOME/tierfs/log, ~/.local/state/tierfs/log", "the log of daemons where /dev/log is missing"),
+    (
+        "$XDG_CACHE_HOME/tierfs, ~/.cache/tierfs",
+        "the cache of mounted remotes, unless --cache names a directory",
+    ),
     ("/dev/fuse", "the device of FUSE"),
 ];
 

@@ -160,6 +160,12 @@ enum Outcome {
     Misused,
 }
 
+/// The outcome of a command with wrong arguments, after telling the user so.
+fn misused(text: &str) -> Result<Outcome> {
+    common::output::complain(&format!("tierfs: {text}"));
+    Ok(Outcome::Misused)
+}
+
 /// Exit statuses, the same for all commands. clap exits with 2 on a usage error.
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -188,13 +194,13 @@ pub fn main() -> ExitCode {
     if helper::is_called(std::env::args_os().next().as_deref()) {
         return match helper::Helper::try_parse() {
             Ok(helper) => exit_code(helper.run()),
-            Err(error) => misused(&error),
+            Err(error) => not_parsed(&error),
         };
     }
     let words = common::places::by_store(std::env::args_os().collect(), &Cli::command());
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(error) => return misused(&error),
+        Err(error) => return not_parsed(&error),
     };
     let done = match cli.command {
         Command::Init(args) => args.run(),
@@ -256,7 +262,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints the help that was asked for, or what is wrong with the arguments. These may be names of files.
-fn misused(error: &clap::Error) -> ExitCode {
+fn not_parsed(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         common::output::complain(&error.render().to_string());
         return ExitCode::from(MISUSED);

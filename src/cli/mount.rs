@@ -28,7 +28,7 @@ use crate::cli::mount::options::{
     MountOption, Switch, parse_address, parse_list_mode, parse_opens, parse_option, parse_switch,
     parse_umask, parse_verify,
 };
-use crate::cli::{Outcome, init};
+use crate::cli::{Outcome, init, misused};
 use crate::format::handover::HandOver;
 use crate::fs::{
     Asking, Budget, Bundle, Options, ShownOwner, TransportChoice, mount, of_standard_input, take_up,
@@ -200,7 +200,11 @@ impl Args {
             // Requests that a dead daemon had over io_uring would never be answered.
             self.transport = TransportChoice::Classic;
         }
-        self.remote.refuse_for_store(self.is_remote())?;
+        if !self.is_remote() && self.remote.are_given() {
+            return misused(
+                "--at, --trust, --tier, --mirror and --follow are options of a remote, such as s3://BUCKET/PREFIX",
+            );
+        }
         if self.given_up {
             let Some(bundle) = takeover::wait_for_other()? else { return Ok(Outcome::Succeeded) };
             return self.go_on(kernel, Begun { bundle: Some(bundle), ..Begun::default() });
@@ -271,7 +275,7 @@ impl Args {
 
     /// Makes the store if that was asked for, and resolves its path.
     fn prepare_store(&mut self) -> Result<()> {
-        if self.create && !Store::exists(&FileDisk::new(&self.store)) {
+        if self.create && !Store::is_there(&FileDisk::new(&self.store))? {
             init::create(&self.store)?;
         }
         mounts::refuse_own_mount(&self.store)?;

@@ -28,6 +28,7 @@ pub(super) struct Args {
     /// The present name: TENANT/COLLECTION or TENANT
     #[arg(value_name = "FROM", value_parser = parse_name)]
     from: Name,
+    /// The new name, of the same form
     #[arg(value_name = "TO", value_parser = parse_name)]
     to: Name,
     /// Print a JSON object
@@ -43,6 +44,7 @@ struct Name {
 }
 
 fn parse_name(text: &str) -> Result<Name> {
+    let text = text.trim_end_matches('/');
     if text.contains('/') {
         let OwnedCollectionName { tenant, name: collection } = parse_collection(text)?;
         return Ok(Name { tenant, collection: Some(collection) });

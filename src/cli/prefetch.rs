@@ -11,11 +11,9 @@ use serde_json::json;
 use crate::cli::Outcome;
 use crate::cli::common::interrupt::Interrupt;
 use crate::cli::common::jobs::new_bar;
-use crate::cli::common::mounts::mount_of;
-use crate::cli::common::output::{complain, human, print, print_json};
-use crate::cli::common::places::in_mount;
+use crate::cli::common::output::{complain, files_text, human, print, print_json};
+use crate::cli::common::places::{files_below, in_mount};
 use crate::model::{Error, Result};
-use crate::store::disk::files::visit_files;
 
 /// Files that are read at the same time.
 const THREADS: usize = 4;
@@ -40,15 +38,10 @@ impl Args {
         let interrupt = Interrupt::listen()?;
         let (mut files, mut bytes) = (Vec::new(), 0);
         for path in &in_mount(&self.paths)? {
-            if mount_of(path)?.is_none() {
-                return Err(Error::invalid(format!("{} is not on a tierfs mount", path.display())));
+            for (path, metadata) in files_below(path)?.into_iter().filter(|(_, found)| found.is_file()) {
+                bytes += metadata.len();
+                files.push(path);
             }
-            visit_files(path, &mut |path, metadata| {
-                if metadata.is_file() {
-                    bytes += metadata.len();
-                    files.push(path.to_owned());
-                }
-            })?;
         }
         let bar = new_bar();
         bar.set_length(bytes);
@@ -77,7 +70,7 @@ impl Args {
         if self.json {
             print_json(&json!({ "files": files.len(), "bytes": read, "failed": failed.len() }))?;
         } else {
-            print(&format!("{} files, {} read\n", files.len(), human(read)))?;
+            print(&format!("{}, {} read\n", files_text(files.len() as u64), human(read)))?;
         }
         let is_whole = failed.is_empty() && !interrupt.is_pressed();
         Ok(if is_whole { Outcome::Succeeded } else { Outcome::Failed })

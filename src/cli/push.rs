@@ -26,7 +26,7 @@ use crate::remote::place::signatures::Signer;
 use crate::remote::place::tags::{Move, set_tag};
 use crate::remote::push::history::{How, Writers, revert};
 use crate::remote::push::parameters::{Caption, DIFFERENCE_PERCENT, DifferenceLimits, JOBS, Keyframes, May};
-use crate::remote::push::request::{Makers, PushRequest, parse_place, parse_variants};
+use crate::remote::push::request::{Makers, PushRequest, parse_place, parse_two_places, parse_variants};
 use crate::store::{Access, Store};
 
 /// Publish a collection in an object storage, where other machines can mount it.
@@ -117,9 +117,9 @@ impl Args {
             let text = format!("the store comes first: tierfs push STORE TENANT/COLLECTION {url}");
             return Err(Error::invalid(text));
         }
-        let (local, named) = self.collection.split_once('=').unwrap_or((&self.collection, &self.collection));
+        let (local, named) = parse_two_places(&self.collection)?;
         let request = PushRequest {
-            named: parse_place(named)?,
+            named,
             message: self.publish.message,
             tag: self.publish.tag,
             dedup_with: self.dedup_with.iter().map(|text| parse_place(text)).collect::<Result<_>>()?,
@@ -148,7 +148,7 @@ impl Args {
                 .transpose()
                 .map_err(|error| Error::io("--sign", error))?,
             jobs: usize::from(self.jobs),
-            ..PushRequest::new(parse_place(local)?, self.remote.as_deref().unwrap_or_default())
+            ..PushRequest::new(local, self.remote.as_deref().unwrap_or_default())
         };
         // A URL with credentials in it goes no further.
         Client::open(&request.url)?;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use serde_json::json;
 
-use crate::cli::Outcome;
 use crate::cli::common::mounts::{Mounted, mount_for};
 use crate::cli::common::open_store::open_engine;
-use crate::cli::common::output::{human, print, print_json};
+use crate::cli::common::output::{files_text, human, print, print_json};
 use crate::cli::common::refusal::{self, Refusal, Typed};
+use crate::cli::{Outcome, misused};
 use crate::ingest::parse_collection;
 use crate::model::{Error, ErrorKind, OwnedCollectionName, Result};
 use crate::store::version_name;
@@ -33,6 +33,7 @@ use crate::store::version_name;
 pub(super) struct Args {
     /// The store, its mount point, or a remote; a path in a mount names both
     store: PathBuf,
+    /// The collection to remove
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
     collection: OwnedCollectionName,
     /// Remove only the version with this number
@@ -59,9 +60,7 @@ impl Args {
         #[cfg(feature = "remote")]
         match crate::cli::common::remote::url(&self.store) {
             Some(_) if self.at.is_some() => {
-                return Err(Error::invalid(
-                    "--at is an option of a store; tierfs gc removes snapshots of a remote",
-                ));
+                return misused("--at is an option of a store; tierfs gc removes snapshots of a remote");
             }
             Some(url) => return self.remove_published(url),
             None if self.force
@@ -69,9 +68,9 @@ impl Args {
                 || self.signs.sign.is_some()
                 || self.signs.sign_with.is_some() =>
             {
-                return Err(Error::invalid(
+                return misused(
                     "--force, --single-writer, --sign and --sign-with are options of a remote, such as s3://BUCKET/PREFIX",
-                ));
+                );
             }
             None => {}
         }
@@ -99,8 +98,7 @@ impl Args {
         if self.json {
             print_json(&json!({ "collection": path, "files": files, "bytes_stored": stored }))?;
         } else {
-            let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
-            print(&format!("{path}: removed, {files}, {} stored\n", human(stored)))?;
+            print(&format!("{path}: removed, {}, {} stored\n", files_text(files), human(stored)))?;
         }
         Ok(Outcome::Succeeded)
     }

@@ -1,13 +1,12 @@
 //! `tierfs set`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::cli::Outcome;
-use crate::cli::common::output::complain;
 use crate::cli::common::request::{How, Request, make_all};
+use crate::cli::{Outcome, misused};
 use crate::control::ATTRIBUTES;
-use crate::model::{Error, Result};
+use crate::model::Result;
 
 /// Change settings of files, directories, collections, tenants or mounts.
 ///
@@ -22,7 +21,7 @@ use crate::model::{Error, Result};
 /// Example: tierfs set lossy=allow policy=auto /mnt/acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// One or more KEY=VALUE, then one or more paths
+    /// One or more KEY=VALUE, then one or more paths; a word that exists as a path and names no key begins the paths
     #[arg(required = true, num_args = 2.., value_name = "KEY=VALUE... PATH")]
     words: Vec<OsString>,
     #[command(flatten)]
@@ -33,18 +32,24 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         let (mut pairs, mut paths) = (Vec::new(), Vec::new());
         for word in &self.words {
-            match word.to_str().filter(|_| paths.is_empty()).and_then(|text| text.split_once('=')) {
-                Some((key, value)) => pairs.push((checked(key)?, value, format!("set {key}={value}"))),
-                None => paths.push(PathBuf::from(word)),
+            let pair = word.to_str().filter(|_| paths.is_empty()).and_then(|text| text.split_once('='));
+            match pair {
+                Some((key, value)) if keys().any(|known| known == key) => {
+                    pairs.push((key, value, format!("set {key}={value}")));
+                }
+                // Names of files have such signs too.
+                Some((key, _)) if !Path::new(word).exists() => {
+                    let known = keys().collect::<Vec<_>>().join(", ");
+                    return misused(&format!("unknown setting {key}; the settings are {known}"));
+                }
+                _ => paths.push(PathBuf::from(word)),
             }
         }
         if pairs.is_empty() {
-            complain("tierfs: name at least one setting, as in lossy=allow, before the paths");
-            return Ok(Outcome::Misused);
+            return misused("name at least one setting, as in lossy=allow, before the paths");
         }
         if paths.is_empty() {
-            complain("tierfs: name at least one path after the settings");
-            return Ok(Outcome::Misused);
+            return misused("name at least one path after the settings");
         }
         let requests: Vec<Request> =
             pairs.iter().map(|(name, value, words)| Request { name, value, words }).collect();
@@ -56,14 +61,4 @@ impl Args {
 fn keys() -> impl Iterator<Item = &'static str> {
     let set = ATTRIBUTES.iter().filter(|attribute| attribute.set.is_some() && attribute.name != "plan");
     set.map(|attribute| attribute.name)
-}
-
-fn checked(key: &str) -> Result<&str> {
-    if keys().any(|known| known == key) {
-        return Ok(key);
-    }
-    Err(Error::invalid(format!(
-        "unknown setting {key}; the settings are {}",
-        keys().collect::<Vec<_>>().join(", ")
-    )))
 }

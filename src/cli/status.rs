@@ -13,6 +13,7 @@ use crate::cli::common::connection::left_elsewhere;
 use crate::cli::common::jobs::{Job, jobs};
 use crate::cli::common::mounts::{Mounted, all_mounts, mount_of};
 use crate::cli::common::output::{print, print_json};
+use crate::cli::common::places::mount_or_below;
 use crate::model::{Error, ErrorKind, Result};
 
 /// Longest wait for the answers of all mounts.
@@ -30,8 +31,9 @@ type State = (&'static str, usize);
 /// Example: tierfs status /mnt/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A mount point, or a path below one
+    /// A mount point, a path below one, or a mounted store
     mountpoint: Option<PathBuf>,
+    /// Print JSON: an array of mounts, or an object
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +43,7 @@ impl Args {
         match &self.mountpoint {
             None => self.all(),
             Some(path) => {
-                let mounted = mount_of(path)?.ok_or_else(|| {
+                let mounted = mount_of(&mount_or_below(path)?)?.ok_or_else(|| {
                     let text = format!(
                         "{} is not on a tierfs mount; tierfs status lists the mounts",
                         path.display()

@@ -4,7 +4,8 @@ use serde_json::json;
 
 use crate::cli::Outcome;
 use crate::cli::common::output::{print, print_json};
-use crate::model::{Error, ErrorKind, Result};
+use crate::cli::common::remote::no_snapshot;
+use crate::model::Result;
 use crate::remote::client::Client;
 use crate::remote::place::remote::Remote;
 use crate::remote::place::tags::{Move, remove_tag, set_tag, tags};
@@ -17,8 +18,9 @@ use crate::remote::push::request::parse_place;
 /// Example: tierfs tag s3://models/prefix acme/llama=3 v1.0
 #[derive(clap::Args)]
 pub(super) struct Args {
+    /// The remote: s3://BUCKET/PREFIX or file:///DIRECTORY
     remote: String,
-    /// TENANT/COLLECTION, for its newest snapshot; with =N for snapshot N
+    /// TENANT/COLLECTION, for its newest snapshot; with =N at the end for snapshot N
     collection: String,
     /// The tag to set
     name: Option<String>,
@@ -28,29 +30,27 @@ pub(super) struct Args {
     /// Remove the tag
     #[arg(long, requires = "name")]
     remove: bool,
+    /// Print JSON: an array of tags, or an object
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let (place, number) = match self.collection.split_once('=') {
-            Some((place, number)) => {
-                let wrong = |_| {
-                    Error::invalid(format!(
-                        "{number:?} is not the number of a snapshot; tierfs log lists them"
-                    ))
-                };
-                (place, Some(number.parse::<u64>().map_err(wrong)?))
-            }
-            None => (self.collection.as_str(), None),
-        };
+        // Names of collections may have equals signs too.
+        let numbered = self.collection.rsplit_once('=');
+        let numbered = numbered.and_then(|(place, number)| Some((place, number.parse::<u64>().ok()?)));
+        let (place, number) =
+            numbered.map_or((self.collection.as_str(), None), |(place, number)| (place, Some(number)));
         let shown = place;
         let place = parse_place(place)?;
         let place = place.borrowed();
         let remote = Remote::open(Client::open(&self.remote)?)?;
         let Some(name) = &self.name else {
             let tags = tags(&remote, place)?;
+            if tags.is_empty() && remote.newest(place.tenant, place.name)?.is_none() {
+                return Err(no_snapshot(&remote, shown)?);
+            }
             if self.json {
                 let rows = tags.iter().map(|(tag, number)| json!({ "tag": tag, "snapshot": number }));
                 print_json(&rows.collect::<Vec<_>>().into())?;
@@ -63,9 +63,9 @@ impl Args {
             remove_tag(&remote, place, name)?;
             return self.report(None, &format!("removed the tag {name} of {shown}"));
         }
-        let newest = || {
-            let none = || Error::new(ErrorKind::NotFound, format!("{} has no {shown}", remote.place()));
-            remote.newest(place.tenant, place.name)?.ok_or_else(none)
+        let newest = || match remote.newest(place.tenant, place.name)? {
+            Some(number) => Ok(number),
+            None => Err(no_snapshot(&remote, shown)?),
         };
         let number = number.map_or_else(newest, Ok)?;
         let moves = if self.force { Move::Allowed } else { Move::Refused };

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Outcome;
 use crate::cli::common::request::{How, Request, make_all};
+use crate::cli::{Outcome, misused};
 use crate::control::POLICY_PLAN;
 use crate::model::{Error, MoveTo, Result, Rows};
 
@@ -67,7 +67,7 @@ impl Args {
             MoveTo::parse(&tier)?;
         } else if !self.dry_run || self.lossy || self.rows.is_some() {
             let text = "policy is not a tier; tierfs set policy=auto moves by policy, tier policy --dry-run shows the moves";
-            return Err(Error::invalid(text));
+            return misused(text);
         }
         let value = format!("{tier}{rows}{}", if self.lossy { ":lossy" } else { "" });
         let words = format!("tier {tier}{option}{}", if self.dry_run { " --dry-run" } else { "" });

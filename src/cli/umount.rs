@@ -23,6 +23,7 @@ use crate::store::disk::{Disk, Lock};
 /// Example: tierfs umount /mnt/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
+    /// The mount point
     mountpoint: PathBuf,
     /// Detach the mount point now; the daemon ends when the last file is closed
     #[arg(long)]
@@ -65,9 +66,8 @@ impl Ending {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let mounted = mount_dead_or_alive(&self.mountpoint)?;
-        let mounted = mounted.filter(|mounted| {
-            std::path::absolute(&self.mountpoint).is_ok_and(|path| same(&path, &mounted.mountpoint))
-        });
+        let real = resolved(&self.mountpoint)?;
+        let mounted = mounted.filter(|mounted| mounted.mountpoint == real);
         let Some(mounted) = mounted else { return self.end_elsewhere() };
         let (connection, store) = (mounted.connection, mounted.store.clone());
         let mut daemon = connection.daemon();
@@ -191,11 +191,6 @@ fn holder(store: &Path) -> Result<Option<String>> {
     }
 }
 
-fn same(one: &Path, other: &Path) -> bool {
-    let above = |path: &Path| path.parent().and_then(|parent| parent.canonicalize().ok());
-    one == other || (one.file_name() == other.file_name() && above(one) == above(other))
-}
-
 /// When a mount point is detached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Detach {
@@ -216,8 +211,8 @@ fn unmount(mountpoint: &Path, detach: Detach) -> Result<()> {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::BUSY) if is_last => {
                 let text = format!(
-                    "{shown} is in use; end the programs that have files open there (fuser -vm {shown}) or use \
-                     --lazy; --force ends a mount that does not answer"
+                    "{shown} is in use; end the programs that have files open there (fuser -vm {shown}), or use \
+                     --lazy, or --force, which makes their requests fail"
                 );
                 return Err(Error::new(ErrorKind::Busy, text));
             }

@@ -3,14 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::Outcome;
 use crate::cli::common::mounts::mount_of;
 use crate::cli::common::output::{complain, print, print_json};
-use crate::cli::common::places::in_mount;
+use crate::cli::common::places::{files_below, in_mount};
 #[cfg(feature = "remote")]
 use crate::cli::common::remote::url;
+use crate::cli::{Outcome, misused};
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::files::visit_files;
 
 /// Verify the stored checksums of files on a mount, or the signatures of the snapshots of a remote.
 ///
@@ -40,16 +39,16 @@ impl Args {
         #[cfg(feature = "remote")]
         match (self.paths.as_slice(), self.paths.iter().find_map(|path| url(path))) {
             ([_], Some(remote)) => return self.verify_signatures(remote),
-            (_, Some(_)) => return Err(Error::invalid("a remote is verified alone, without other paths")),
+            (_, Some(_)) => return misused("a remote is verified alone, without other paths"),
             (_, None) if !self.trust.is_empty() => {
-                return Err(Error::invalid("--trust is an option of a remote, such as s3://BUCKET/PREFIX"));
+                return misused("--trust is an option of a remote, such as s3://BUCKET/PREFIX");
             }
             (_, None) => {}
         }
         let mut done = Outcome::Succeeded;
         let mut rows = Vec::new();
         for path in &in_mount(&self.paths)? {
-            for file in files(path)? {
+            for (file, _) in files_below(path)? {
                 let shown = file.display().to_string();
                 let text = match verify(&file) {
                     Ok(text) => text,
@@ -140,18 +139,6 @@ fn row(path: &str, is_well: bool, text: &str) -> serde_json::Value {
 fn range_of(line: &str) -> Option<[u64; 2]> {
     let (first, rest) = line.strip_prefix("bytes ")?.split_once(" to ")?;
     Some([first.parse().ok()?, rest.split_once(": ")?.0.parse().ok()?])
-}
-
-/// `path` itself if it is a file, else the files below the directory, sorted. Skips symbolic links.
-fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    visit_files(path, &mut |path, metadata| {
-        if !metadata.is_symlink() {
-            found.push(path.to_owned());
-        }
-    })?;
-    found.sort();
-    Ok(found)
 }
 
 /// The daemon's report on a file.

@@ -48,5 +48,5 @@ fn a_day_without_a_use_is_foreseen_and_nothing_moves() {
     // Names of collections that others may not list stand in it.
     let other = as_nobody(Path::new("/"), &format!("cat {}", coldest.display()));
     assert!(other.code != Some(0) && other.out.is_empty(), "{other:?}");
-    run(["tier".as_ref(), "policy".as_ref(), directory.as_os_str()]).failed(1, &["policy is not a tier"]);
+    run(["tier".as_ref(), "policy".as_ref(), directory.as_os_str()]).failed(2, &["policy is not a tier"]);
 }

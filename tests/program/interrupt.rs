@@ -1,6 +1,7 @@
 //! Ctrl-C while the daemon works: the job ends, and the command reports the finished and the unfinished files.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -97,6 +98,68 @@ fn ctrl_c_ends_an_import_into_a_mount_and_says_what_was_imported() {
     assert_eq!(names, ["a.safetensors"]);
     assert!(fs::read_to_string(mounted.path(".ctl/jobs")).unwrap().contains(" cancelled: "));
     mounted.unmount();
+    support::fsck(&place.store());
+}
+
+/// Starts the program under strace, which delays the return of a system call. Signals to the child go to the program.
+fn delayed(place: &Place, call: &str, words: &[&str]) -> Running {
+    let (out, err) = (place.path("out"), place.path("err"));
+    let [stdout, stderr] = [&out, &err].map(|path| Stdio::from(File::create(path).unwrap()));
+    let mut command = Command::new("strace");
+    command.args(["-D", "-f", "-o"]).arg(place.path("strace"));
+    command.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:delay_exit=500ms")]);
+    command.arg(support::program()).args(words).current_dir(place.path(""));
+    Running { child: command.stdout(stdout).stderr(stderr).spawn().unwrap(), out, err }
+}
+
+#[test]
+fn ctrl_c_ends_an_export_and_leaves_only_whole_files() {
+    let place = Place::new();
+    let source = place.write("m.safetensors", container_of(&mut Random(6), &[("a", 6 << 20)]));
+    place.import("t/c", &[&source], &[]);
+    let to = place.path("to");
+    let mut running = delayed(&place, "pwrite64", &["export", "store", "t/c", "to"]);
+    let drafts = || fs::read_dir(&to).into_iter().flatten().map(|entry| entry.unwrap());
+    wait_until("a part of the file", || {
+        drafts().any(|entry| entry.metadata().is_ok_and(|found| found.len() > 0))
+    });
+    // SAFETY: kill takes two numbers.
+    unsafe { libc::kill(running.child.id() as i32, libc::SIGINT) };
+    assert_eq!(ended(&mut running.child, "the export"), Some(130), "{}", running.said());
+    assert!(running.said().contains("tierfs: cancelled: 0 files, 0 B"), "{}", running.said());
+    assert_eq!(drafts().count(), 0);
+}
+
+#[test]
+fn an_export_removes_what_a_killed_one_has_left_and_keeps_the_drafts_of_others() {
+    let place = Place::new();
+    let source = place.write("m.safetensors", container_of(&mut Random(6), &[("a", 1000)]));
+    place.import("t/c", &[&source], &[]);
+    let left = place.write("to/.tierfs-partial-0123456789abcdef", "left");
+    let used = place.write("to/.tierfs-partial-0123456789abcde0", "in use");
+    let other = place.write("to/.tierfs-partial-notes", "of somebody");
+    let holder = File::open(&used).unwrap();
+    // SAFETY: flock takes two numbers.
+    assert_eq!(unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX) }, 0);
+    support::run(
+        ["export", "store", "t/c", "to"]
+            .map(|word| if word == "store" || word == "to" { place.path(word) } else { word.into() }),
+    )
+    .ok();
+    assert!(!left.exists() && used.exists() && other.exists() && place.path("to/m.safetensors").exists());
+}
+
+#[test]
+fn an_import_that_ctrl_c_ends_before_its_first_file_leaves_no_collection() {
+    let place = Place::new();
+    place.write("model/a.npy", npy_file(&Random(2).floats(1 << 20)));
+    support::run([std::path::PathBuf::from("init"), place.store()]).ok();
+    let mut running = delayed(&place, "fsync,fdatasync,pwrite64", &["import", "store", "t/c", "model"]);
+    wait_until("the collection", || place.path("store/t/c").exists());
+    // SAFETY: kill takes two numbers.
+    unsafe { libc::kill(running.child.id() as i32, libc::SIGINT) };
+    assert_eq!(ended(&mut running.child, "the import"), Some(130), "{}", running.said());
+    assert!(!place.path("store/t").exists(), "{}", running.said());
     support::fsck(&place.store());
 }
 

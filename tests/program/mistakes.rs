@@ -62,7 +62,7 @@ fn each_mistake_is_answered_with_the_reason_and_with_what_to_type() {
         let kept = if is_same { &shown } else { &printed };
         kept.iter().for_each(|text| writeln!(new, "{text}").unwrap());
     }
-    for mount in ["mnt", "other"] {
+    for mount in ["mnt", "other", "far"] {
         output(&directory, &format!("tierfs umount --lazy {mount}"));
     }
     if bless {

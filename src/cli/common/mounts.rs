@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cli::common::connection::{Connection, daemons, noted_mountpoint, where_else};
+use crate::cli::common::remote;
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::model::{Error, ErrorKind, Result};
 
@@ -139,24 +140,46 @@ pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     }
 }
 
-/// The absolute path without links. Only the parent is resolved: the path may be a mount point whose daemon has ended.
+/// The most links that a path is followed through, as in Linux.
+const LINKS_MAX: usize = 40;
+
+/// The absolute path without links, but a link that lies on a tierfs mount stays: commands act on the entry.
 pub(in crate::cli) fn resolved(path: &Path) -> Result<PathBuf> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
-    Ok(match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => {
-            fs::canonicalize(parent).map_or(absolute.clone(), |real| real.join(name))
-        }
-        _ => absolute,
-    })
+    place_of(path).map(|(real, _)| real)
 }
 
 /// The tierfs mount that a path lies on, if any, even if its daemon has ended.
 pub(in crate::cli) fn mount_dead_or_alive(path: &Path) -> Result<Option<Mounted>> {
-    let real = resolved(path)?;
+    Ok(place_of(path)?.1.map(Mounted::from))
+}
+
+/// The resolved path, and the tierfs mount that it lies on. Nothing asks the daemon of a mount point, which may have ended.
+fn place_of(path: &Path) -> Result<(PathBuf, Option<MountedThere>)> {
+    let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
     let text =
         fs::read("/proc/self/mountinfo").map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
-    let found = topmost(&text, &real).filter(MountedThere::is_ours);
-    Ok(found.map(Mounted::from))
+    let mut real = without_links_above(absolute);
+    for _ in 0..LINKS_MAX {
+        let mounted = topmost(&text, &real).filter(MountedThere::is_ours);
+        if mounted.is_some() {
+            return Ok((real, mounted));
+        }
+        let Ok(target) = fs::read_link(&real) else { break };
+        real = without_links_above(real.parent().unwrap_or(&real).join(target));
+    }
+    Ok((real, None))
+}
+
+/// The path with its parent resolved.
+fn without_links_above(absolute: PathBuf) -> PathBuf {
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            fs::canonicalize(parent).map_or(absolute.clone(), |real| real.join(name))
+        }
+        // It ends with `..`.
+        (Some(_), None) => fs::canonicalize(&absolute).unwrap_or(absolute),
+        _ => absolute,
+    }
 }
 
 /// The mount whose root is `path` or, if `path` is a store, a mount of that store.
@@ -164,7 +187,7 @@ pub(in crate::cli) fn mount_dead_or_alive(path: &Path) -> Result<Option<Mounted>
 /// Fails for a path below a mount point.
 pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     if let Some(mounted) = mount_of(path)? {
-        if std::path::absolute(path).is_ok_and(|path| path == mounted.mountpoint) {
+        if resolved(path)? == mounted.mountpoint {
             return Ok(Some(mounted));
         }
         let (path, root) = (path.display(), mounted.mountpoint.display());
@@ -187,6 +210,12 @@ pub(in crate::cli) fn refuse_own_mount(path: &Path) -> Result<()> {
     let Some(mounted) = mount_of(path)? else { return Ok(()) };
     let (path, store) = (path.display(), mounted.store.display());
     let point = mounted.mountpoint.display();
+    if remote::url(&mounted.store).is_some() {
+        return Err(Error::invalid(format!(
+            "{point} shows the remote {store}, which is only read; to change a copy of a collection: \
+             tierfs clone {store} TENANT/COLLECTION STORE"
+        )));
+    }
     Err(Error::invalid(format!(
         "the store {path} lies on the tierfs mounted on {point}; to name the store that is mounted there: {store}"
     )))

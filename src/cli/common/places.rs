@@ -5,15 +5,16 @@
 //! the store and a name in it.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
 use std::path::{Component, Path, PathBuf};
 
 use clap::ArgAction;
 
 use crate::cli::common::mounts::{mount_of, mountpoints_of, resolved};
 use crate::cli::common::remote;
-use crate::model::{Error, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Store;
-use crate::store::disk::files::FileDisk;
+use crate::store::disk::files::{FileDisk, visit_files};
 
 /// Commands whose first words are STORE and a name in it.
 const BY_STORE: [&str; 7] = ["events", "export", "import", "log", "mv", "push", "rm"];
@@ -73,7 +74,9 @@ pub(in crate::cli) fn by_store(words: Vec<OsString>, cli: &clap::Command) -> Vec
     }
     let is_second_of_mv = |at: &usize| name == "mv" && at_of(&positionals(&words, command), 1) == Some(*at);
     let is_root = below.as_os_str().is_empty();
-    let store = if OF_STORES_ALONE.contains(&name) { store } else { root };
+    // The mount of a remote has no store; the command refuses its mount point.
+    let is_of_store = OF_STORES_ALONE.contains(&name) && remote::url(store).is_none();
+    let store = if is_of_store { store } else { root };
     let mut named = Vec::with_capacity(words.len() + 1);
     for (at, word) in words.iter().enumerate() {
         if at == first {
@@ -159,12 +162,58 @@ pub(in crate::cli) fn one_in_mount(path: &Path) -> Result<PathBuf> {
     }
 }
 
+/// A path in a mount, as [`in_mount`] takes one.
+///
+/// # Errors
+///
+/// `Invalid` for a store that is not mounted.
+pub(in crate::cli) fn mount_or_below(path: &Path) -> Result<PathBuf> {
+    Ok(in_mount(&[path.to_owned()])?.pop().unwrap_or_default())
+}
+
 fn mountpoint_of(store: &Path) -> Result<PathBuf> {
     mountpoints_of(store).into_iter().next().ok_or_else(|| {
         let store = store.display();
         let text = format!("the store {store} is not mounted; to mount it: tierfs mount {store} MOUNTPOINT");
         Error::invalid(text)
     })
+}
+
+/// `path` itself if it is a file, else the files below the directory, sorted. Follows `path` if it is a symbolic link, but no
+/// link below it.
+///
+/// # Errors
+///
+/// `Invalid` for a path that is not on a tierfs mount, `NotFound` if there is no file.
+pub(in crate::cli) fn files_below(path: &Path) -> Result<Vec<(PathBuf, Metadata)>> {
+    let shown = path.display();
+    let failed = |error| Error::io(path.display(), error);
+    // A mount whose daemon has ended is refused by its name.
+    mount_of(path)?;
+    let is_link = fs::symlink_metadata(path).map_err(failed)?.is_symlink();
+    let path = if is_link { fs::canonicalize(path).map_err(failed)? } else { path.to_owned() };
+    if mount_of(&path)?.is_none() {
+        return Err(Error::invalid(format!(
+            "{shown} is not on a tierfs mount; tierfs status lists the mounts"
+        )));
+    }
+    let (mut found, mut links) = (Vec::new(), 0);
+    visit_files(&path, &mut |path, metadata| {
+        if metadata.is_symlink() {
+            links += 1;
+        } else {
+            found.push((path.to_owned(), metadata.clone()));
+        }
+    })?;
+    if found.is_empty() {
+        let links = match links {
+            0 => String::new(),
+            links => format!("; its symbolic links ({links}) are not followed, so name their targets"),
+        };
+        return Err(Error::new(ErrorKind::NotFound, format!("there is no file in {shown}{links}")));
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
 }
 
 #[cfg(test)]

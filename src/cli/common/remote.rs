@@ -8,18 +8,21 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGHUP;
 
-use crate::model::{Error, MoveTo, OwnedCollectionName, Result};
+use crate::model::{Error, ErrorKind, MoveTo, OwnedCollectionName, Result};
 use crate::store::{Look, Store};
 #[cfg(feature = "remote")]
 use crate::{
     cli::common::process::own_owner,
     ingest::describe,
-    model::{CollectionName, ErrorKind, Owner},
+    model::{CollectionName, Owner},
     store::{Describe, Elsewhere},
 };
 
 #[cfg(feature = "remote")]
 use crate::remote::client::url::is_remote;
+
+/// The most collections that an error lists.
+const LISTED_MAX: usize = 16;
 
 /// A mount that follows looks for snapshots of some collections this often, whatever the remote says of its last push.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
@@ -33,6 +36,39 @@ const SOURCE_PAUSE: Duration = Duration::from_millis(200);
 /// The URL, if a remote is named where a store may be.
 pub(in crate::cli) fn url(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| is_remote(text))
+}
+
+/// Fails with `Invalid` for the URL of a remote where a store is needed.
+pub(in crate::cli) fn refuse_as_store(path: &Path) -> Result<()> {
+    let Some(url) = url(path) else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "{url} is a URL, and a store is a directory of this machine; to publish a collection of a store there: \
+         tierfs push STORE TENANT/COLLECTION {url}"
+    )))
+}
+
+/// The error for a collection that a remote does not have. It lists some of those that are `there`.
+pub(in crate::cli) fn no_collection(url: &str, wanted: &str, there: &[String]) -> Error {
+    let listed = there.iter().take(LISTED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let known = match there.len() {
+        0 => "it has none".to_owned(),
+        count if count > LISTED_MAX => format!("it has {listed} and {} more", count - LISTED_MAX),
+        _ => format!("it has {listed}"),
+    };
+    Error::new(ErrorKind::NotFound, format!("{url} has no collection {wanted}; {known}"))
+}
+
+/// The error for a collection without a snapshot in a remote.
+#[cfg(feature = "remote")]
+pub(in crate::cli) fn no_snapshot(
+    remote: &crate::remote::place::remote::Remote,
+    wanted: &str,
+) -> Result<Error> {
+    let mut there = Vec::new();
+    for tenant in remote.tenants()? {
+        there.extend(remote.collections(&tenant)?.into_iter().map(|name| format!("{tenant}/{name}")));
+    }
+    Ok(no_collection(remote.place(), wanted, &there))
 }
 
 /// Opens a remote to be read, without a cache.
@@ -215,19 +251,13 @@ pub(in crate::cli) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// Refuses these options for a store that is not a remote.
-    pub fn refuse_for_store(&self, is_remote: bool) -> Result<()> {
-        let is_given = !self.at.is_empty()
+    /// Whether an option is given that a store does not have.
+    pub fn are_given(&self) -> bool {
+        !self.at.is_empty()
             || self.tier.is_some()
             || !self.mirror.is_empty()
             || !self.trust.is_empty()
-            || self.follow.is_some();
-        if is_given && !is_remote {
-            return Err(Error::invalid(
-                "--at, --trust, --tier, --mirror and --follow are options of a remote, such as s3://BUCKET/PREFIX",
-            ));
-        }
-        Ok(())
+            || self.follow.is_some()
     }
 
     /// Whether no cache is wanted.
@@ -549,7 +579,8 @@ pub(in crate::cli) fn cache_size(text: &str) -> Result<crate::remote::read::cach
 fn wanted(text: &str) -> Result<(OwnedCollectionName, crate::remote::place::at::At)> {
     use crate::remote::place::at::At;
 
-    let parts = text.split_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
+    // Names of collections may have equals signs too.
+    let parts = text.rsplit_once('=').and_then(|(place, at)| Some((place.split_once('/')?, at)));
     let Some(((tenant, collection), at)) = parts.filter(|(_, at)| !at.is_empty()) else {
         return Err(Error::invalid(format!(
             "{text:?} is not of the form TENANT/COLLECTION=N, where N is the number, the tag or the BLAKE3 of a snapshot"
@@ -566,5 +597,5 @@ fn is_remote(_text: &str) -> bool {
 #[cfg(not(feature = "remote"))]
 fn opened(url: &str, _mounted: Option<&RemoteArgs>, _earlier: Option<EarlierMount<'_>>) -> Result<Store> {
     let text = format!("{url}: this program was built without remotes");
-    Err(Error::new(crate::model::ErrorKind::NotSupported, text))
+    Err(Error::new(ErrorKind::NotSupported, text))
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::cli::common::mounts::{mount_of, mounted_at};
+use crate::cli::common::mounts::{mount_of, mounted_at, resolved};
 use crate::cli::common::open_store::open_store;
 use crate::cli::common::places::below_store;
 use crate::cli::common::remote;
 use crate::control::{self, ATTRIBUTES, Attribute, Cost, Mounted, PREFIX};
 use crate::model::{Error, ErrorKind, Owner, Result};
-use crate::store::Verify;
-use crate::store::{Access, TENSORS_NAME};
+use crate::store::disk::files::FileDisk;
+use crate::store::{Access, Store, TENSORS_NAME, Verify};
 use crate::vfs::{Ino, Kind, ListMode, Located, Vfs};
 
 /// The tree that a command reads.
@@ -56,11 +56,14 @@ impl Tree {
                 Owner { uid: 0, gid: 0 },
                 control::controls(),
             );
+            check_collection(&vfs, url, below)?;
             return Ok(Tree::Store { vfs: Arc::new(vfs), below: below.as_bytes().to_vec() });
         }
         if mount_of(path)?.is_some() {
-            let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
-            return Ok(Tree::Mount(path));
+            // A link to a place on the mount stands for that place.
+            let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+            let path = if is_link { resolved(path)? } else { path.to_owned() };
+            return Ok(Tree::Mount(if below.is_empty() { path } else { path.join(below) }));
         }
         if let Some((store, above)) = below_store(path) {
             let names = above.join(below);
@@ -73,6 +76,9 @@ impl Tree {
             // The store is mounted: ask the daemon, which knows the current state.
             Err(error) if error.kind() == ErrorKind::Busy => {
                 return mounted_at(&error).map(|mountpoint| Tree::Mount(mountpoint.join(below))).ok_or(error);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && !Store::exists(&FileDisk::new(path)) => {
+                return Err(no_tree(path));
             }
             opened => opened?,
         };
@@ -242,6 +248,34 @@ impl Tree {
             Tree::Mount(path) => path.display().to_string(),
         }
     }
+}
+
+/// The error for a path that is no tree.
+fn no_tree(path: &Path) -> Error {
+    let shown = path.display();
+    let text = match path.exists() {
+        true => {
+            format!("{shown} is neither a tierfs store nor on a tierfs mount; tierfs status lists the mounts")
+        }
+        false => format!("{shown} does not exist"),
+    };
+    Error::new(ErrorKind::NotFound, text)
+}
+
+/// Fails with `NotFound` for a path in a collection that the remote does not have.
+fn check_collection(vfs: &Vfs, url: &str, below: &str) -> Result<()> {
+    let mut names = below.split('/').filter(|name| !name.is_empty());
+    let (Some(tenant), Some(name)) = (names.next(), names.next()) else { return Ok(()) };
+    let wanted = format!("{tenant}/{name}");
+    match vfs.walk(wanted.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        _ => return Ok(()),
+    }
+    let mut there = Vec::new();
+    for tenant in vfs.store().tenants()? {
+        there.extend(vfs.store().collections(&tenant)?.into_iter().map(|name| format!("{tenant}/{name}")));
+    }
+    Err(remote::no_collection(url, &wanted, &there))
 }
 
 fn store_rows(vfs: &Vfs, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {

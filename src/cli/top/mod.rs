@@ -17,6 +17,7 @@ use crate::cli::Outcome;
 use crate::cli::common::jobs::cancel;
 use crate::cli::common::mounts::{Mounted, mount_of};
 use crate::cli::common::output::print;
+use crate::cli::common::places::mount_or_below;
 use crate::cli::top::feed::{NextMove, Sample};
 use crate::cli::top::screen::{Key, Screen, Wish};
 use crate::model::{Error, ErrorKind, Result};
@@ -29,7 +30,7 @@ use crate::model::{Error, ErrorKind, Result};
 /// Example: tierfs top /mnt/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A mount point, or a path below one
+    /// A mount point, a path below one, or a mounted store
     mountpoint: PathBuf,
     /// Print one picture as text and leave
     #[arg(long)]
@@ -50,7 +51,7 @@ fn parse_interval(text: &str) -> Result<Duration> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let mounted = mount_of(&self.mountpoint)?.ok_or_else(|| {
+        let mounted = mount_of(&mount_or_below(&self.mountpoint)?)?.ok_or_else(|| {
             let text = format!(
                 "{} is not on a tierfs mount; tierfs status lists the mounts",
                 self.mountpoint.display()
