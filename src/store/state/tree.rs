@@ -43,6 +43,9 @@ const LOOKED_AT: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IsTensor(pub bool);
 
+/// Whether an entry hides a tensor, or a directory of tensors, of its name.
+type Hides<'a> = &'a dyn Fn(&Node, IsTensor) -> bool;
+
 /// A name in a directory: its place in listings, the name, and its node.
 pub type ListedName = (u64, Arc<[u8]>, EntryId);
 
@@ -235,13 +238,12 @@ impl State {
         self.listed_hidden_by(directory, after, with_tensors.then_some(&|_, _| true), most)
     }
 
-    /// The same with tensors that no entry hides: `hides` has the entry, and whether it is a tensor, or else a directory of
-    /// tensors, that has its name. Without `hides` no tensors are listed.
+    /// The same with tensors that no entry `hides`. Without `hides` no tensors are listed.
     pub fn listed_hidden_by(
         &self,
         directory: EntryId,
         after: u64,
-        hides: Option<&dyn Fn(&Node, IsTensor) -> bool>,
+        hides: Option<Hides<'_>>,
         most: usize,
     ) -> Option<Vec<ListedName>> {
         if let Some(computed) = self.computed_directory(directory) {
@@ -265,7 +267,7 @@ impl State {
         &self,
         directory: EntryId,
         after: u64,
-        hides: &dyn Fn(&Node, IsTensor) -> bool,
+        hides: Hides<'_>,
         most: usize,
     ) -> Vec<ListedName> {
         let mut after = after;
@@ -281,12 +283,7 @@ impl State {
     }
 
     /// The names of tensors in a directory that other names hide; at most `most`.
-    pub fn hidden_beside(
-        &self,
-        directory: EntryId,
-        hides: &dyn Fn(&Node, IsTensor) -> bool,
-        most: usize,
-    ) -> Vec<ListedName> {
+    pub fn hidden_beside(&self, directory: EntryId, hides: Hides<'_>, most: usize) -> Vec<ListedName> {
         let (mut after, mut hidden) = (0, Vec::new());
         while hidden.len() < most && !State::is_computed(directory) {
             let mut found = self.tensors_beside(directory, after, LOOKED_AT);
@@ -302,13 +299,7 @@ impl State {
     }
 
     /// Whether a name in a directory leads to a tensor, or a directory of tensors, past entries that do not hide it.
-    fn leads_to(
-        &self,
-        directory: EntryId,
-        name: &[u8],
-        node: EntryId,
-        hides: &dyn Fn(&Node, IsTensor) -> bool,
-    ) -> bool {
+    fn leads_to(&self, directory: EntryId, name: &[u8], node: EntryId, hides: Hides<'_>) -> bool {
         let is_tensor = IsTensor(!State::is_computed(node));
         self.find_hidden_by(directory, name, &|entry| hides(entry, is_tensor)) == Some(node)
     }
