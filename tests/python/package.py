@@ -4,6 +4,7 @@ import ctypes
 import errno
 import importlib.util
 import json
+import math
 import os
 import re
 import signal
@@ -397,6 +398,10 @@ class Package(unittest.TestCase):
             other = tierfs.diff(folder / "model.safetensors", source)
             self.assertGreater(other["differ"], 0)
             self.assertGreater(next(row for row in other["rows"] if row["name"] == "matrix")["max"], 0)
+            np.save(place / "a.npy", np.array([1, 2], "f4"))
+            np.save(place / "b.npy", np.array([1, np.nan], "f4"))
+            [row] = tierfs.diff(place / "a.npy", place / "b.npy")["rows"]
+            self.assertEqual((row["max"], row["rms"]), (math.inf, math.inf))
             self.assertRaisesRegex(tierfs.Error, "missing", tierfs.diff, folder / "missing", source)
             tierfs.export(store, "lab/model/model.safetensors", place / "half", form="f16")
             self.assertTrue((place / "half").exists())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import overload
+import math
+from typing import Any, overload
 
 from ._program import StrPath, run, run_json
 from ._types import (
@@ -240,7 +241,11 @@ def rm(store: StrPath, collection: str) -> Removed:
 
 def diff(a: StrPath, b: StrPath) -> Diff:
     """Compares tensors, containers or directories, on a mount or elsewhere."""
-    result: Diff = run_json("diff", "--", a, b, answers=(0, 1))
+    found: Any = run_json("diff", "--", a, b, answers=(0, 1))
+    for row in found["rows"]:
+        # JSON has no infinity, so an infinite difference is a text there.
+        row.update({key: math.inf for key in ("max", "rms") if row.get(key) == "inf"})
+    result: Diff = found
     return result
 
 

@@ -157,9 +157,9 @@ class Compared(TypedDict, total=False):
     """Element type and shape, or `file`."""
     state: str
     """`same`, `values`, `bytes`, `shape`, `only in a` or `only in b`."""
-    max: float
-    """Largest difference of two values."""
-    rms: float
+    max: float | None
+    """Largest difference of two values: infinite if one of them is NaN or infinite, `None` if they are not comparable."""
+    rms: float | None
     elements: int
     """How many elements differ."""
 
