@@ -1,6 +1,7 @@
 //! Delta and factor records.
 
 use proptest::prelude::*;
+use tierfs::format::checksum;
 use tierfs::format::payload::delta::{Changes, Delta, DeltaKind};
 use tierfs::format::payload::factor::{DIFFERENCE, Factor, FactorShape, WHOLE_TENSOR};
 use tierfs::model::{Dtype, ErrorKind, ObjectId};
@@ -14,6 +15,7 @@ fn scaled(scale: f32, pairs: &[(u16, i16)]) -> Delta {
         object: OBJECT,
         block: 3,
         base_epoch: 42,
+        result: 0,
         changes: Changes::Scaled { scale, pairs: pairs.to_vec() },
     }
 }
@@ -28,11 +30,13 @@ fn golden_deltas_are_read_applied_and_written() {
             assert_eq!((delta.object, delta.block), (OBJECT, 3));
             assert_eq!((delta.base_epoch, delta.changes.kind()), (42, kind));
             if kind == DeltaKind::Scaled {
-                assert_eq!(delta, scaled(0.001, &[(0, -32767), (17, 1), (4095, 32767)]));
+                let wanted = scaled(0.001, &[(0, -32767), (17, 1), (4095, 32767)]);
+                assert_eq!(delta, Delta { result: delta.result, ..wanted });
             }
             let mut block = file(&case, "input");
             delta.apply(dtype, &mut block).unwrap();
             assert!(block == file(&case, "output"), "{case}");
+            assert_eq!(delta.result, checksum::of(&block));
             assert_eq!(delta.write(dtype).unwrap(), record);
         }
     }
@@ -73,10 +77,10 @@ fn a_delta_record_of_the_wrong_length_scale_or_order_is_corrupt() {
     let record = scaled(0.5, &[(1, 2), (3, 4)]).write(Dtype::F32).unwrap();
     assert!(parse(&record, DeltaKind::Scaled).is_ok());
     assert!(parse(&[&record[..], &[0]].concat(), DeltaKind::Scaled).is_err());
-    let patch_with_scale = [&record[..34], &[0; 12]].concat();
+    let patch_with_scale = [&record[..38], &[0; 12]].concat();
     assert!(parse(&patch_with_scale, DeltaKind::Patch).is_err());
     let mut unordered = record.clone();
-    unordered[34] = 3;
+    unordered[38] = 3;
     assert!(parse(&unordered, DeltaKind::Scaled).is_err());
     assert!(Delta::parse(&record, DeltaKind::Scaled, Dtype::F32, 3).is_err());
     assert!(Delta::parse(&record, DeltaKind::Scaled, Dtype::U8, 4096).is_err());

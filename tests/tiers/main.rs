@@ -21,6 +21,7 @@ mod lossy_consent;
 mod mending;
 mod moves;
 mod origin;
+mod other_parents;
 mod packing;
 mod parent_factors;
 mod patches;

@@ -125,7 +125,7 @@ fn a_rank_by_energy_is_that_of_the_difference() {
     set(&w, "evict", "1").unwrap();
     let stored: u64 = get(&w, "bytes_stored").parse().unwrap();
     let blocks = fs::read_to_string(mounted.path("t/v1/.ctl/blocks/w")).unwrap().lines().count() as u64;
-    assert_eq!(stored, 32 + 16 * (2 * (256 + 256) + 4) + blocks * 34);
+    assert_eq!(stored, 32 + 16 * (2 * (256 + 256) + 4) + blocks * 38);
 }
 
 #[test]
@@ -364,4 +364,23 @@ fn a_base_with_other_epochs_is_an_error_until_the_digest_of_the_child_proves_it(
     fsck(&place.store());
     let mounted = place.mount(&[]);
     assert_exact(&place, &mounted, 1);
+}
+
+#[test]
+fn factors_on_another_parent_with_equal_names_and_epochs_are_an_error() {
+    for lossy in ["deny", "allow"] {
+        let place = models(256, &["0.2"]);
+        let mounted = place.mount(&[]);
+        factored(&mounted, 1, lossy);
+        mounted.unmount();
+        fs::remove_dir_all(place.store().join("t/v0")).unwrap();
+        let other = place.write("other/v0.safetensors", fs::read(source(&place, 1)).unwrap());
+        place.import("t/v0", &[&other], &[]);
+        let found = run(["fsck".as_ref(), place.store().as_os_str()]);
+        assert!(found.code == Some(3) && found.out.contains("t/v0: a block"), "{}", found.out);
+        let mounted = place.mount(&[]);
+        let error = fs::read(file(&mounted, 1)).expect_err("a sum with another parent");
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "lossy={lossy}");
+        mounted.unmount();
+    }
 }

@@ -291,15 +291,18 @@ fn difference(
         .map_or_else(|| exact_changes(dtype, &before, &now), |scaled| Ok(Some(scaled)))?;
     let Some(changes) = changes else { return Ok(None) };
     let kind = changes.kind();
-    let delta = Delta { object: open.object().entry.id, block: index, base_epoch: base.epoch, changes };
-    let record = delta.write(dtype)?;
-    let measured = match kind {
+    let object = open.object().entry.id;
+    let mut delta = Delta { object, block: index, base_epoch: base.epoch, result: 0, changes };
+    let made = match kind {
         DeltaKind::Scaled => {
             delta.apply(dtype, &mut before)?;
-            measured(dtype, &before, &now)
+            &before
         }
-        DeltaKind::Patch | DeltaKind::Exact => measured(dtype, &now, &now),
+        DeltaKind::Patch | DeltaKind::Exact => &now,
     };
+    delta.result = checksum::of(made);
+    let measured = measured(dtype, made, &now);
+    let record = delta.write(dtype)?;
     let changes = delta.changes.len() as u32;
     Ok(Some(Difference { index, base_epoch: base.epoch, kind, changes, record, measured }))
 }

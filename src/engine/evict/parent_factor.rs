@@ -164,6 +164,8 @@ fn plan(
             Precision::Rounded => Some(Changes::Scaled { scale: 0.0, pairs: Vec::new() }),
             Precision::Exact => exact_changes(dtype, sum, wanted)?,
         };
+        // A rounded block reads as the sum.
+        let result = checksum::of(if precision == Precision::Exact { wanted } else { sum });
         let Some(changes) = changes else {
             return Ok(Err(format!("more than {CHANGES_MAX} elements of a block differ from the sums")));
         };
@@ -173,7 +175,7 @@ fn plan(
         };
         let base_epoch = parent.open.object().block(index, layout).ok_or_else(missing)?.epoch;
         records += changes.record_bytes(dtype) as u128;
-        deltas.insert(index, Delta { object: object.entry.id, block: index, base_epoch, changes });
+        deltas.insert(index, Delta { object: object.entry.id, block: index, base_epoch, result, changes });
     }
     if records > most {
         return Ok(Err(format!("factors and differences take {records} bytes; at most {most} are allowed")));

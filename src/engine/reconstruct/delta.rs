@@ -1,12 +1,15 @@
 //! Reads absent blocks that are stored as differences from the same blocks of a lineage parent.
 //!
 //! Such a block is the parent's block, as that reads now, perhaps plus a product (`factor.rs`), plus a record in
-//! `delta.dat`. The parent does not change while blocks need it (`store/collection/lineage.rs`).
+//! `delta.dat`, which has the checksum of the result. The parent does not change while blocks need it
+//! (`store/collection/lineage.rs`), but another store, or an import after the parent was lost, may have put another one in
+//! its place.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::engine::reconstruct::factor;
+use crate::format::checksum;
 use crate::format::payload::delta::DeltaKind;
 use crate::format::payload::factor::Factor;
 use crate::model::{ErrorKind, Result, Tier};
@@ -73,7 +76,7 @@ pub(super) fn is_of_another(open: &OpenObject, index: u32, block: &Block) -> Res
     Ok(found.is_none_or(|found| found.epoch != link.base_epoch))
 }
 
-/// As [`read`], by the present block of the parent, whatever its epoch.
+/// As [`read`], by the present block of the parent, whatever its epoch, as long as it makes the right bytes.
 pub(super) fn read_unproven(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
     let Some((link, factor)) = with_factor(open, index, block)? else { return Ok(false) };
     let _deeper = Deeper::enter(open)?;
@@ -90,7 +93,12 @@ pub(super) fn read_unproven(open: &OpenObject, index: u32, block: &Block, out: &
     if let Some(factor) = factor {
         factor::add(open, &factor, index, out)?;
     }
-    open.apply_link(index, &link, out)?;
+    let result = open.apply_link(index, &link, out)?;
+    if checksum::of(out) != result {
+        // In another store, or after a loss, a parent may have the same name, number and epoch by chance.
+        let why = format!("block {index} of the parent is not the one that the difference was made from");
+        return Err(broken(&parent_collection, &why));
+    }
     Ok(true)
 }
 

@@ -7,7 +7,8 @@
 //! | 20 | 8 | base epoch: the epoch of the block that the changes apply to |
 //! | 28 | 2 | number of changes, nnz; 0 in an exact difference |
 //! | 30 | 4 | scale f32; 0 unless the record is scaled |
-//! | 34 | .. | the changes, in ascending order of the element they change |
+//! | 34 | 4 | CRC32C of the block that the changes make of a lineage parent's; 0 if they apply to the block itself |
+//! | 38 | .. | the changes, in ascending order of the element they change |
 //!
 //! A change is a u16, the index of the element in its block, and then: in a scaled record
 //! an i16, in a patch the element's own bytes. An exact difference has the payload of all elements
@@ -24,7 +25,7 @@ use crate::model::{Dtype, Error, ObjectId, Result};
 pub const CHANGES_MAX: usize = u16::MAX as usize;
 
 /// Bytes before the changes.
-pub const HEAD_BYTES: usize = 34;
+pub const HEAD_BYTES: usize = 38;
 
 /// Bit of the kind byte of the log: the changes apply to the sum of the parent's block and a product (`factor.rs`).
 pub const ON_PRODUCT: u8 = 4;
@@ -70,6 +71,9 @@ pub struct Delta {
     pub block: u32,
     /// The epoch of the block that the changes apply to.
     pub base_epoch: u64,
+    /// CRC32C of the block that the changes make of a lineage parent's block. 0 if they apply to the block itself, whose
+    /// payload has a checksum.
+    pub result: u32,
     /// The changes.
     pub changes: Changes,
 }
@@ -107,6 +111,7 @@ impl Delta {
         let base_epoch = input.u64()?;
         let count = usize::from(input.u16()?);
         let scale = input.f32()?;
+        let result = input.u32()?;
         let width = value_bytes(kind, dtype);
         if kind != DeltaKind::Scaled && scale.to_bits() != 0 {
             return Err(Error::corrupt(format!("a patch has the scale {scale}; it must be 0")));
@@ -119,7 +124,7 @@ impl Delta {
                     "an exact difference counts {count} changes; it must count 0"
                 )));
             }
-            return Ok(Delta { object, block, base_epoch, changes });
+            return Ok(Delta { object, block, base_epoch, result, changes });
         }
         if input.remaining() != count.saturating_mul(2 + width) {
             return Err(Error::corrupt(format!(
@@ -143,7 +148,7 @@ impl Delta {
             }
         };
         changes.check(dtype, elements).map_err(Error::corrupt)?;
-        Ok(Delta { object, block, base_epoch, changes })
+        Ok(Delta { object, block, base_epoch, result, changes })
     }
 
     /// The record's bytes, for a block of elements of `dtype`.
@@ -160,19 +165,19 @@ impl Delta {
         out.u128(self.object.0).u32(self.block).u64(self.base_epoch).u16(nnz);
         match &self.changes {
             Changes::Scaled { scale, pairs } => {
-                out.f32(*scale);
+                out.f32(*scale).u32(self.result);
                 for (index, value) in pairs {
                     out.u16(*index).i16(*value);
                 }
             }
             Changes::Patch { indices, elements } => {
-                out.f32(0.0);
+                out.f32(0.0).u32(self.result);
                 for (index, element) in indices.iter().zip(elements.chunks_exact(width)) {
                     out.u16(*index).bytes(element);
                 }
             }
             Changes::Exact(payload) => {
-                out.f32(0.0).bytes(payload);
+                out.f32(0.0).u32(self.result).bytes(payload);
             }
         }
         Ok(out.into_bytes())

@@ -51,8 +51,9 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Applies one delta to the elements of its base block.
-    pub fn apply_link(&self, index: u32, link: &DeltaLink, elements: &mut [u8]) -> Result<()> {
+    /// Applies one delta to the elements of its base block. Returns the CRC32C that the result must have if the delta is one
+    /// on a parent's block.
+    pub fn apply_link(&self, index: u32, link: &DeltaLink, elements: &mut [u8]) -> Result<u32> {
         let place = || {
             let path = self.collection.files.payload_path(DELTA_FILE);
             format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
@@ -68,7 +69,8 @@ impl OpenObject {
         if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
             return Err(Error::corrupt(format!("{}: the delta belongs to another block", place())));
         }
-        apply_changes(&delta, dtype, elements).map_err(|error| error.at(place()))
+        apply_changes(&delta, dtype, elements).map_err(|error| error.at(place()))?;
+        Ok(delta.result)
     }
 
     /// Stores a write to an encoded block as a delta. For exact writes: if the delta is smaller than
@@ -210,7 +212,8 @@ impl OpenObject {
         touched: &mut Touched,
     ) -> Result<Patch> {
         let object = &self.object;
-        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
+        let delta =
+            Delta { object: object.entry.id, block: index, base_epoch: block.epoch, result: 0, changes };
         let record = delta.write(object.dtype())?;
         let offset = self.collection.write_record(DELTA_FILE, &record, touched)?;
         Ok(Patch::Link(Record::Delta {

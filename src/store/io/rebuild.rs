@@ -33,6 +33,10 @@ impl OpenObject {
                         continue;
                     }
                     if !matches!(self.rebuild(index, &block, begin, part), Ok(true)) {
+                        if block.stored.tier == Tier::Absent {
+                            // Nothing has told of it, as the checksums of payloads do.
+                            return Err(self.report_corruption(index, &block.stored, error));
+                        }
                         self.note_damage(index, &error);
                         return Err(error);
                     }

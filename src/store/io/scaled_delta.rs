@@ -92,7 +92,7 @@ mod tests {
         let changes = scaled(Dtype::F32, &bytes(&base), &bytes(&new), &DeltaLimits::default()).unwrap();
         let Changes::Scaled { scale, .. } = changes else { unreachable!() };
         let mut found = bytes(&base);
-        let delta = Delta { object: ObjectId(1), block: 0, base_epoch: 1, changes };
+        let delta = Delta { object: ObjectId(1), block: 0, base_epoch: 1, result: 0, changes };
         delta.apply(Dtype::F32, &mut found).unwrap();
         for (found, wanted) in found.chunks_exact(4).zip(&new) {
             let found = f32::from_le_bytes(found.try_into().unwrap());

@@ -52,11 +52,28 @@ impl OpenObject {
             self.check_factor(&link)?;
         }
         if self.object.deltas(index, block.epoch).is_some() {
-            // A delta on a parent's block can be verified without the parent.
             let mut elements = vec![0; layout.len(index)];
             self.apply_deltas(index, &block, &mut elements)?;
+            if block.stored.tier == Tier::Absent {
+                self.check_on_parent(index, &block, &mut elements)
+                    .map_err(|error| self.report_corruption(index, &block.stored, error))?;
+            }
         }
         Ok(block)
+    }
+
+    /// Verifies that a difference leads from the parent's block to the right bytes. Leaves out parents that only the remote of
+    /// a clone has. Without an engine nothing is compared.
+    fn check_on_parent(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+        let Some(rebuilder) = self.collection.services.rebuilder() else { return Ok(()) };
+        if let Ok((parent_collection, parent)) = self.parent() {
+            let base = self.open_same_way(&parent_collection, &parent)?;
+            let is_away = |block: &Block| !base.is_here(index, block);
+            if parent.block(index, parent.layout()).as_ref().is_some_and(is_away) {
+                return Ok(());
+            }
+        }
+        rebuilder.rebuild(self, index, block, elements).map(drop)
     }
 
     pub(in crate::store) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {

@@ -149,7 +149,7 @@ fn records(kind: DeltaKind) -> Result<(Vec<Vec<u8>>, Vec<u8>)> {
                 Changes::Patch { indices, elements }
             }
         };
-        let delta = Delta { object: ObjectId(1), block: 0, base_epoch: 1, changes };
+        let delta = Delta { object: ObjectId(1), block: 0, base_epoch: 1, result: 0, changes };
         records.push(delta.write(Dtype::F32)?);
     }
     Ok((records, values.iter().flat_map(|value| value.to_le_bytes()).collect()))
