@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// snapshot; none drops them
     #[arg(long, value_name = "TIER,...", value_delimiter = ',')]
     variants: Option<Vec<String>>,
-    /// Put this state over a snapshot that this collection has not pushed
+    /// Put this state over a snapshot that this collection has not pushed, or from which a published collection has differences
     #[arg(long)]
     force: bool,
     /// Refer to equal pieces of this collection of the remote instead of sending them

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::format::log::catalog::SourcePlace;
 use crate::format::snapshot::keys;
-use crate::format::snapshot::manifest::{Manifest, Piece};
-use crate::model::{CollectionName, Error, ErrorKind, Owner, Result, human};
+use crate::format::snapshot::manifest::{Manifest, Needed, Piece};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, human};
 use crate::remote::client::failure::Failure;
 use crate::remote::client::runtime;
 use crate::remote::client::window::Class;
@@ -211,7 +211,9 @@ pub fn clone(store: &Store, from: ClonedFrom<'_>, to: CollectionName<'_>, owner:
     let found = wanted(remote, collection, at, trust)?;
     let log = read_log(remote, &found.manifest)?;
     let source = CloneSource { mark: mark.map(str::to_owned), ..source_of(remote, url, &found) };
-    store.clone_snapshot(to, &Cloned { source, manifest: &found.manifest, log: &log }, owner)?;
+    let needs = needed_logs(remote, &found.manifest)?;
+    let cloned = Cloned { source, manifest: &found.manifest, log: &log, needs: &needs };
+    store.clone_snapshot(to, &cloned, owner)?;
     Ok(Made::of(&found.manifest))
 }
 
@@ -259,8 +261,21 @@ pub fn pull(
     }
     let log = read_log(remote, &found.manifest)?;
     let source = CloneSource { mark: source.mark, ..source_of(remote, &source.url, &found) };
-    store.replace_clone(place, &Cloned { source, manifest: &found.manifest, log: &log })?;
+    let needs = needed_logs(remote, &found.manifest)?;
+    let cloned = Cloned { source, manifest: &found.manifest, log: &log, needs: &needs };
+    store.replace_clone(place, &cloned)?;
     Ok(Made::of(&found.manifest))
+}
+
+/// The logs of the snapshots that a snapshot needs. One that was collected as garbage is left out.
+fn needed_logs(remote: &Remote, manifest: &Manifest) -> Result<Vec<(OwnedCollectionName, Vec<u8>)>> {
+    let mut logs = Vec::new();
+    for Needed { tenant, collection, number } in &manifest.needs {
+        if let Some(found) = remote.manifest(tenant, collection, *number)? {
+            logs.push((OwnedCollectionName::new(tenant, collection), read_log(remote, &found.manifest)?));
+        }
+    }
+    Ok(logs)
 }
 
 fn source_of(remote: &Remote, url: &str, found: &Found) -> CloneSource {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::format::snapshot::piece_map::{PieceMap, PieceState};
-use crate::model::{CollectionName, Error, Owner, Result};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result};
 use crate::store::clones::{CloneSource, Clones, write_source};
 use crate::store::collection::LIMITS_SETTING;
 use crate::store::disk::memory::MemoryDisk;
@@ -26,6 +26,7 @@ use crate::store::pieces::layout::Layout;
 use crate::store::pieces::map_of;
 use crate::store::relocation::{Change, REMOVED};
 use crate::store::snapshot::freeze::{Frozen, next_sequence};
+use crate::store::snapshot::parents::{has_same_parents, state_of_log};
 use crate::store::space::external_file::FAR_NAME;
 use crate::store::space::files::payload_name;
 use crate::store::state::{ROOT, State};
@@ -47,6 +48,8 @@ pub struct Cloned<'a> {
     pub manifest: &'a Manifest,
     /// The log of the snapshot.
     pub log: &'a [u8],
+    /// The logs of the snapshots that it needs, as far as the remote has them.
+    pub needs: &'a [(OwnedCollectionName, Vec<u8>)],
 }
 
 /// The pieces that files on this machine have, by digest: a file and the places of the bytes, in order.
@@ -55,14 +58,14 @@ type PiecesHere = HashMap<[u8; 32], (Arc<dyn File>, Vec<Range<u64>>)>;
 impl Store {
     /// Makes a durable collection that is a clone of a snapshot, and its tenant if that is missing, which gets
     /// the user and the group `owner`. `Exists` if the name is taken, `NotFound` if a collection that its
-    /// blocks need is not in this store.
+    /// blocks need is not in this store, or has other blocks.
     pub fn clone_snapshot(&self, place: CollectionName<'_>, cloned: &Cloned, owner: Owner) -> Result<()> {
         let CollectionName { tenant, name } = place;
         if !self.tenants()?.iter().any(|there| there == tenant) {
             self.create_tenant(tenant, owner, TENANT_MODE)?;
         }
         self.check_new_collection(place)?;
-        self.check_needs(cloned.manifest)?;
+        self.check_needs(cloned)?;
         let number = self.free_number()?;
         let draft = self.draft(place, number, cloned, None, &PiecesHere::new(), &[])?;
         let path = place.to_string();
@@ -76,7 +79,7 @@ impl Store {
     /// `Busy` if it is in use, or others need it.
     pub fn replace_clone(&self, place: CollectionName<'_>, cloned: &Cloned) -> Result<()> {
         let CollectionName { tenant, name } = place;
-        self.check_needs(cloned.manifest)?;
+        self.check_needs(cloned)?;
         let clones = self.clones()?;
         let path = place.to_string();
         let limits = {
@@ -146,9 +149,10 @@ impl Store {
         self.upstream.clones().ok_or_else(|| Error::invalid("a remote has no clones"))
     }
 
-    /// The collections that blocks of a snapshot are differences from must be here, under the same names.
-    fn check_needs(&self, manifest: &Manifest) -> Result<()> {
-        for need in &manifest.needs {
+    /// The collections that blocks of a snapshot are differences from must be here, under the same names, with the same
+    /// blocks.
+    fn check_needs(&self, cloned: &Cloned) -> Result<()> {
+        for need in &cloned.manifest.needs {
             self.collection(&need.tenant, &need.collection).map_err(|error| {
                 let text = format!(
                     "it has blocks that are differences from {}/{}, which must be cloned first: {error}",
@@ -156,6 +160,23 @@ impl Store {
                 );
                 Error::new(error.kind(), text)
             })?;
+        }
+        if cloned.needs.is_empty() {
+            return Ok(());
+        }
+        let remote = cloned.manifest.remote;
+        let child = state_of_log(cloned.log, remote)?;
+        for (place, theirs) in cloned.needs {
+            let here = self.collection(&place.tenant, &place.name)?;
+            let theirs = state_of_log(theirs, remote).map_err(|error| error.at(place))?;
+            if !has_same_parents(&child, place.borrowed(), &theirs, &here.state()) {
+                let text = format!(
+                    "it has blocks that are differences from {place}, and the {place} of this store has other blocks \
+                     than that of the remote; if it is a clone that was changed, tierfs pull --theirs undoes that, else \
+                     clone both into another store"
+                );
+                return Err(Error::new(ErrorKind::NotFound, text));
+            }
         }
         Ok(())
     }

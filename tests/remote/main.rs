@@ -26,6 +26,7 @@ mod kept;
 mod many_collections;
 mod mistakes;
 mod mounted;
+mod other_parents;
 mod proxy;
 mod push;
 mod push_over;

@@ -30,6 +30,7 @@ use crate::remote::push::differences::{DifferenceOf, Previous};
 use crate::remote::push::outcome::Pushed;
 use crate::remote::push::parameters::{Parameters, Variants};
 use crate::remote::push::send::{KnownPieces, Sender};
+use crate::remote::read::pieces::read_log;
 use crate::store::{Canonical, Choice, Collection, Frozen, NotedPush, PushPlace, Recode};
 
 /// How long a push waits for a moment in which no file is being cut, and how often it looks.
@@ -88,7 +89,11 @@ pub fn push_within(
     {
         check_own(remote, parameters, &canonical, place, &found.manifest)?;
     }
-    let needs = needed(remote, parameters, &canonical)?;
+    if let Some(found) = newest.as_ref().filter(|_| !parameters.may.force) {
+        check_children(remote, named, &canonical, &found.manifest)?;
+    }
+    let same = newest.as_ref().map(|found| &*found.manifest).filter(|found| has_log(found, canonical.log()));
+    let needs = needed(remote, parameters, &canonical, same)?;
     let variants = variants(parameters, newest.as_ref().map(|found| &*found.manifest))?;
     let choices: Vec<Choice> = variants.iter().map(|recode| canonical.choose(recode)).collect();
     let described = described(parameters, &canonical);
@@ -246,13 +251,19 @@ fn note_raw(known: &mut KnownPieces, manifest: &Manifest) {
     }
 }
 
-/// The snapshots of parents that blocks of the collection depend on.
-fn needed(remote: &Remote, parameters: &Parameters, canonical: &Canonical) -> Result<Vec<Needed>> {
+/// The snapshots of parents that blocks of the collection depend on. `same` is a snapshot of this state. `Exists` if the
+/// remote has other blocks of the parents.
+fn needed(
+    remote: &Remote,
+    parameters: &Parameters,
+    canonical: &Canonical,
+    same: Option<&Manifest>,
+) -> Result<Vec<Needed>> {
     let mut needs = Vec::new();
     for OwnedCollectionName { tenant, name: collection } in canonical.needs() {
         let newest =
             remote.newest_manifest(tenant, collection)?.0.filter(|found| !found.manifest.is_removal());
-        let Some(number) = newest.map(|found| found.manifest.number) else {
+        let Some(found) = newest else {
             let text = format!(
                 "{}/{} has blocks that are differences from {tenant}/{collection}, which {} does not have; push that first",
                 parameters.tenant,
@@ -261,9 +272,55 @@ fn needed(remote: &Remote, parameters: &Parameters, canonical: &Canonical) -> Re
             );
             return Err(Error::new(ErrorKind::NotFound, text));
         };
-        needs.push(Needed { tenant: tenant.clone(), collection: collection.clone(), number });
+        let place = CollectionName::new(tenant, collection);
+        let number = found.manifest.number;
+        let need = Needed { tenant: tenant.clone(), collection: collection.clone(), number };
+        let is_known = same.is_some_and(|same| same.needs.contains(&need));
+        if !is_known
+            && !canonical.has_same_parents(place, &read_log(remote, &found.manifest)?, remote.id())?
+        {
+            let text = format!(
+                "{}/{} has blocks that are differences from {place}, and {} has another {place}; push yours first, with \
+                 --force, or rename it and push both under other names",
+                parameters.tenant,
+                parameters.collection,
+                remote.place()
+            );
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+        needs.push(need);
     }
     Ok(needs)
+}
+
+/// `Exists` if the new state lacks blocks from which the newest snapshot of a child has differences. The children are those
+/// that this store knows of, under their names here.
+fn check_children(
+    remote: &Remote,
+    named: CollectionName<'_>,
+    canonical: &Canonical,
+    newest: &Manifest,
+) -> Result<()> {
+    if newest.is_removal() || has_log(newest, canonical.log()) {
+        return Ok(());
+    }
+    for child in canonical.children() {
+        let Some(found) = remote.newest_manifest(&child.tenant, &child.name)?.0 else { continue };
+        let mut needs = found.manifest.needs.iter();
+        if !needs.any(|need| CollectionName::new(&need.tenant, &need.collection) == named) {
+            continue;
+        }
+        let (before, log) = (read_log(remote, newest)?, read_log(remote, &found.manifest)?);
+        if !canonical.keeps_parents(named, &log, &before, remote.id())? {
+            let text = format!(
+                "blocks of {child} in {} are differences from blocks of {named} that this state no longer has; remove or \
+                 push that one first, or push this with --force, and {child} does not read until it is pushed again",
+                remote.place()
+            );
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+    }
+    Ok(())
 }
 
 /// The description of the collection in a manifest.

@@ -237,6 +237,20 @@ impl Collection {
         parent.is_some_and(|parent| parent.place(self.place()) == place.borrowed())
     }
 
+    /// The open collection at a place that has the parent of an object of `state`, a state of this collection.
+    pub(in crate::store) fn parent_collection(
+        &self,
+        state: &State,
+        place: CollectionName<'_>,
+    ) -> Option<Arc<Collection>> {
+        let mut needing = state.objects().filter(|object| object.needs_parent());
+        needing.find_map(|object| {
+            let parent = object.entry.parent.as_ref()?;
+            let is_there = parent.place(self.place()) == place;
+            is_there.then(|| self.services.lineage().parent_collection(place, parent.object))?
+        })
+    }
+
     /// Adds the children in this collection whose parents are in `parent_collection`, which may be this
     /// one.
     pub(in crate::store) fn note_children(self: &Arc<Collection>, parent_collection: &Arc<Collection>) {

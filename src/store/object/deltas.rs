@@ -99,6 +99,20 @@ impl Object {
         self.entry.parent.is_some() && self.links().iter().any(|link| link.is_on_parent)
     }
 
+    /// The blocks that are stored as differences to those of the lineage parent.
+    pub(in crate::store) fn blocks_on_parent(&self) -> Vec<u32> {
+        let Some(write_state) = self.existing_write_state() else { return Vec::new() };
+        let mut found: Vec<(u32, u64)> = {
+            let deltas = write_state.deltas.read();
+            let on_parent = deltas.iter().filter(|(_, links)| links.iter().any(|link| link.is_on_parent));
+            on_parent.map(|(block, _)| *block).collect()
+        };
+        // Deltas of blocks that were rewritten wait for readers.
+        let layout = self.logged_layout();
+        found.retain(|(index, epoch)| self.block(*index, layout).is_some_and(|block| block.epoch == *epoch));
+        found.into_iter().map(|(index, _)| index).collect()
+    }
+
     /// Whether blocks are the sum of the parent's and of a product.
     pub fn has_products(&self) -> bool {
         self.links().iter().any(|link| link.product.is_some())

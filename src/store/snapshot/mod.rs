@@ -18,7 +18,7 @@
 //! `vfs/form/plan.rs` has the forms of a tier read it.
 //!
 //! `StoredObjects` (`stored_objects.rs`) finds the bytes that an earlier snapshot has of the same tensors, so that a push
-//! can store pieces as differences from them.
+//! can store pieces as differences from them. `parents.rs` compares the parents of differences.
 //!
 //! # A reader
 //!
@@ -35,6 +35,7 @@ mod clone_reuse;
 pub(in crate::store) mod disk;
 pub(in crate::store) mod freeze;
 mod numbers;
+pub(in crate::store) mod parents;
 pub(in crate::store) mod payloads;
 mod shared_pieces;
 pub(in crate::store) mod source;

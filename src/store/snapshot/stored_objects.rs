@@ -6,13 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::snapshot::manifest::FileKind;
-use crate::model::{Dtype, Error, ObjectId, Result, StoreId, Tier};
-use crate::store::disk::memory::MemoryDisk;
-use crate::store::disk::write_new;
-use crate::store::log::LOG_NAME;
-use crate::store::log::replay::replay;
+use crate::model::{Dtype, ObjectId, Result, StoreId, Tier};
 use crate::store::object::Object;
 use crate::store::snapshot::canonical::Canonical;
+use crate::store::snapshot::parents::state_of_log;
 use crate::store::snapshot::payloads::{CanonicalFile, Payload};
 use crate::store::state::State;
 use crate::store::state::node::Node;
@@ -78,13 +75,7 @@ pub struct StoredPlace {
 impl StoredObjects {
     /// The objects of the snapshot with this canonical log, which names the store `remote`.
     pub fn of_log(log: &[u8], remote: StoreId) -> Result<StoredObjects> {
-        let failed = |error| Error::io("reading a log in memory", error);
-        let file = write_new(&MemoryDisk::new(), LOG_NAME, log).map_err(failed)?;
-        let replayed = replay(&file, remote)?;
-        if let Some(damage) = replayed.damage {
-            return Err(Error::corrupt(format!("the log of a snapshot: {}", damage.reason)));
-        }
-        let (state, mut exact, mut encoded) = (replayed.state, HashMap::new(), HashMap::new());
+        let (state, mut exact, mut encoded) = (state_of_log(log, remote)?, HashMap::new(), HashMap::new());
         for (id, key) in keys(&state) {
             if let Some(object) = state.object(id) {
                 exact.insert(key, runs(object));

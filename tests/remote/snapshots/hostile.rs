@@ -146,7 +146,7 @@ fn a_log_that_leads_to_files_of_this_machine_makes_no_clone() {
             push: None,
             mark: None,
         };
-        let cloned = Cloned { source, manifest: &manifest.unwrap(), log: &log };
+        let cloned = Cloned { source, manifest: &manifest.unwrap(), log: &log, needs: &[] };
         let refused = store.clone_snapshot(name, &cloned, Owner::default()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Corrupt);
         assert!(refused.to_string().contains("outside of the remote"), "{refused}");
