@@ -13,6 +13,7 @@ mod clones;
 mod clones_mounted;
 mod cluster;
 mod differences;
+mod directories;
 mod failing_disk;
 mod faulty;
 mod fleet;

@@ -390,7 +390,10 @@ fn opened(url: &str, mounted: Option<&RemoteArgs>, earlier: Option<EarlierMount<
     // A mount with a warm cache does not wait long for a remote that is away.
     let patience = Deadlines { total: deadlines.total.min(AWAY_AFTER), ..deadlines };
     let is_brief = known.is_some() || alone.is_some();
-    let source = source::open_within(url, if is_brief { patience } else { deadlines })?;
+    let source = match known.is_some() || (alone.is_some() && shape.is_none()) {
+        true => source::reopen_within(url, patience)?,
+        false => source::open_within(url, if is_brief { patience } else { deadlines })?,
+    };
     let reached = source.may_be_remote().then(|| Remote::open_and_list(source.client().clone()));
     let is_another = || Error::unsupported(format!("{url} is another remote by now"));
     // One in its place is not that of the mount, as for a daemon that has not died.

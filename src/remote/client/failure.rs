@@ -36,6 +36,8 @@ pub enum Failure {
     Local(std::io::Error),
     /// It may succeed later.
     Transient(String),
+    /// The directory that has the objects is missing now.
+    Away(String),
     /// The server has too much to do.
     Overload(String),
     /// The server does not answer in time.
@@ -95,6 +97,7 @@ impl Clone for Failure {
             Failure::WrongBytes => Failure::WrongBytes,
             Failure::Local(error) => Failure::Local(std::io::Error::new(error.kind(), error.to_string())),
             Failure::Transient(text) => Failure::Transient(text.clone()),
+            Failure::Away(text) => Failure::Away(text.clone()),
             Failure::Overload(text) => Failure::Overload(text.clone()),
             Failure::Silent(text) => Failure::Silent(text.clone()),
             Failure::Later(text, pause) => Failure::Later(text.clone(), *pause),
@@ -172,10 +175,10 @@ impl Failure {
         Failure::Silent(text.to_owned())
     }
 
-    /// Whether the request may succeed when it is repeated.
+    /// Whether the request may succeed later.
     pub fn is_transient(&self) -> bool {
         let is_overload = matches!(self, Failure::Overload(_) | Failure::Later(..));
-        is_overload || matches!(self, Failure::Transient(_) | Failure::Silent(_))
+        is_overload || matches!(self, Failure::Transient(_) | Failure::Silent(_) | Failure::Away(_))
     }
 
     /// Whether fewer requests should be made at a time.
@@ -277,6 +280,7 @@ impl fmt::Display for Failure {
             | Failure::Refused(text)
             | Failure::Unsupported(text)
             | Failure::Transient(text)
+            | Failure::Away(text)
             | Failure::Overload(text)
             | Failure::Silent(text)
             | Failure::Later(text, _) => out.write_str(text),

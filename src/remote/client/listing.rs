@@ -146,6 +146,13 @@ impl Client {
         };
         Ok(Level { directories, objects: found.objects.iter().filter_map(of_key).collect() })
     }
+
+    /// Removes objects that killed pushes have begun to write before this time, in seconds since 1970. Returns their number;
+    /// servers have none.
+    pub fn remove_drafts(&self, before: i64) -> Result<usize> {
+        let Some(directory) = &self.shared.directory else { return Ok(0) };
+        directory.remove_drafts(before).map_err(|failure| self.error("removing drafts of", "", &failure))
+    }
 }
 
 /// The failure of a listing: a bucket without keys lists none.

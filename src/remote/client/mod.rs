@@ -42,6 +42,7 @@ use object_store::{
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::body::Reading;
 use crate::remote::client::deadlines::{Pauses, REPEATED};
+use crate::remote::client::directory::Directory;
 use crate::remote::client::failure::Failure;
 use crate::remote::client::rate::Rate;
 use crate::remote::client::version::{Pin, unquoted};
@@ -50,6 +51,7 @@ use crate::remote::client::window::{Class, LIMIT_MIN, Permit, Window};
 mod body;
 pub(in crate::remote) mod credentials;
 mod deadlines;
+mod directory;
 pub mod failure;
 mod http_status;
 mod listing;
@@ -144,8 +146,8 @@ struct Shared {
     deadlines: Deadlines,
     window: Arc<Window>,
     counts: Counts,
-    /// The objects are files of this machine.
-    is_local: bool,
+    /// The objects are its files.
+    directory: Option<Directory>,
 }
 
 /// The bytes of an object; `None` if no object has the key.
@@ -162,23 +164,9 @@ enum Part {
 }
 
 impl Client {
-    /// The remote at `url`: `s3://BUCKET/PREFIX` or `file:///DIRECTORY`, and `gs://`, `az://` where the
-    /// program has these features.
-    pub fn open(url: &str) -> Result<Client> {
-        Client::open_within(url, Deadlines::default())
-    }
-
-    /// The same, with deadlines of the caller.
-    pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Client> {
-        let window = Arc::new(Window::default());
-        runtime::start()?;
-        let (objects, prefix) = url::open(url)?;
-        Ok(Client::made(objects, &prefix, url, deadlines, window))
-    }
-
     /// The objects of `objects`. `place` names the remote in messages.
     pub fn over(objects: Arc<dyn ObjectStore>, prefix: &str, place: &str, deadlines: Deadlines) -> Client {
-        Client::made(objects, prefix, place, deadlines, Arc::default())
+        Client::made(objects, prefix, place, deadlines, None)
     }
 
     fn made(
@@ -186,26 +174,25 @@ impl Client {
         prefix: &str,
         place: &str,
         deadlines: Deadlines,
-        window: Arc<Window>,
+        directory: Option<Directory>,
     ) -> Client {
         let prefix = match prefix.trim_matches('/') {
             "" => String::new(),
             prefix => format!("{prefix}/"),
         };
         let place = place.trim_end_matches('/').to_owned();
-        let is_local = place.starts_with("file://");
-        let shared =
-            Shared { objects, prefix, place, deadlines, window, counts: Counts::default(), is_local };
+        let (window, counts) = (Arc::default(), Counts::default());
+        let shared = Shared { objects, prefix, place, deadlines, window, counts, directory };
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
     }
 
     /// A client of the same remote with other deadlines, which counts anew.
     pub fn within(&self, deadlines: Deadlines) -> Client {
-        let Shared { objects, prefix, place, window, is_local, .. } = &*self.shared;
+        let Shared { objects, prefix, place, window, directory, .. } = &*self.shared;
         let (objects, prefix, place) = (objects.clone(), prefix.clone(), place.clone());
         let counts = Counts::default();
-        let (window, is_local) = (window.clone(), *is_local);
-        let shared = Shared { objects, prefix, place, deadlines, window, counts, is_local };
+        let (window, directory) = (window.clone(), directory.clone());
+        let shared = Shared { objects, prefix, place, deadlines, window, counts, directory };
         Client { shared: Arc::new(shared), creation: self.creation }
     }
 
@@ -565,7 +552,9 @@ impl Client {
 
     /// A file here may have been written to while it was read. The answer of a server is one version throughout.
     async fn check_still(&self, key: &str, reading: &Reading) -> std::result::Result<(), Failure> {
-        let Some(pin) = reading.pin.as_ref().filter(|_| self.shared.is_local) else { return Ok(()) };
+        let Some(pin) = reading.pin.as_ref().filter(|_| self.shared.directory.is_some()) else {
+            return Ok(());
+        };
         let path = self.path(key)?;
         match self.shared.objects.head(&path).await.map_err(Failure::from) {
             Ok(meta) if pin.is_of(&meta) => Ok(()),
@@ -673,6 +662,8 @@ impl Client {
         pauses.was_silent |= is_silent;
         let pause = match &failure {
             Failure::Later(_, wanted) => pauses.at_least(*wanted),
+            // A directory that is away answers at once, and may stay away for long.
+            Failure::Away(_) => None,
             _ if failure.is_transient() => pauses.next(),
             _ => None,
         };
@@ -702,6 +693,7 @@ impl Client {
             Failure::Unsupported(_) => Error::new(ErrorKind::NotSupported, text),
             Failure::Exists => Error::new(ErrorKind::Exists, text),
             Failure::Replaced => Error::new(ErrorKind::Gone, text),
+            Failure::Denied(_) if self.shared.directory.is_some() => Error::new(ErrorKind::Forbidden, text),
             Failure::Denied(_) => Error::new(
                 ErrorKind::Forbidden,
                 format!(
@@ -711,7 +703,9 @@ impl Client {
             ),
             Failure::WrongLength(_) | Failure::WrongBytes => Error::corrupt(text),
             Failure::Local(error) => Error::io(doing, std::io::Error::from(error.kind())),
-            Failure::Refused(_) | Failure::PastEnd | Failure::Later(..) => Error::new(ErrorKind::Io, text),
+            Failure::Away(_) | Failure::Refused(_) | Failure::PastEnd | Failure::Later(..) => {
+                Error::new(ErrorKind::Io, text)
+            }
             Failure::Transient(_) | Failure::Overload(_) | Failure::Silent(_) => Error::new(
                 ErrorKind::Io,
                 format!(

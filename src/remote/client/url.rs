@@ -1,16 +1,17 @@
 //! URLs of remotes.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::client::Certificate;
-use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::remote::client::credentials::{self, Variables, profile};
+use crate::remote::client::directory::Directory;
 use crate::remote::client::http_status::Observed;
+use crate::remote::client::{Client, Deadlines, runtime};
 
 /// Whether `text` names a remote, and not a path.
 pub fn is_remote(text: &str) -> bool {
@@ -40,8 +41,47 @@ fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// The bucket of a URL, and the prefix in it.
-pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
+impl Client {
+    /// The remote at `url`: `s3://BUCKET/PREFIX` or `file:///DIRECTORY`, and `gs://`, `az://` where the
+    /// program has these features.
+    pub fn open(url: &str) -> Result<Client> {
+        Client::open_within(url, Deadlines::default())
+    }
+
+    /// The same, with deadlines of the caller.
+    pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Client> {
+        Client::opened(url, deadlines, false)
+    }
+
+    /// The same of what was a remote before: its directory may be away.
+    pub fn reopen_within(url: &str, deadlines: Deadlines) -> Result<Client> {
+        Client::opened(url, deadlines, true)
+    }
+
+    fn opened(url: &str, deadlines: Deadlines, was_remote: bool) -> Result<Client> {
+        runtime::start()?;
+        let root = match place(url)? {
+            Place::Bucket(objects, prefix) => return Ok(Client::over(objects, &prefix, url, deadlines)),
+            Place::Directory(root) => root,
+        };
+        if !was_remote && !root.is_dir() {
+            return Err(Error::new(ErrorKind::NotFound, format!("{url}: there is no such directory")));
+        }
+        let directory = Directory::open(root, was_remote);
+        Ok(Client::made(Arc::new(directory.clone()), "", url, deadlines, Some(directory)))
+    }
+}
+
+/// The place of objects.
+enum Place {
+    /// A directory here, which may be missing.
+    Directory(PathBuf),
+    /// A bucket, and the prefix in it.
+    Bucket(Arc<dyn ObjectStore>, String),
+}
+
+/// The place at a URL.
+fn place(url: &str) -> Result<Place> {
     let wrong = || {
         let text =
             format!("{url:?} is not the URL of a remote; write s3://BUCKET/PREFIX or file:///DIRECTORY");
@@ -55,15 +95,7 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         return Err(Error::new(ErrorKind::NotSupported, text));
     }
     if scheme == "file" {
-        let failed = |error: object_store::Error| Error::new(ErrorKind::NotFound, format!("{url}: {error}"));
-        if !rest.starts_with('/') {
-            return Err(wrong());
-        }
-        if !Path::new(rest).is_dir() {
-            return Err(Error::new(ErrorKind::NotFound, format!("{url}: there is no such directory")));
-        }
-        let directory = LocalFileSystem::new_with_prefix(Path::new(rest)).map_err(failed)?;
-        return Ok((Arc::new(directory.with_fsync(true)), String::new()));
+        return if rest.starts_with('/') { Ok(Place::Directory(rest.into())) } else { Err(wrong()) };
     }
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.contains('@') {
@@ -121,7 +153,7 @@ pub(super) fn open(url: &str) -> Result<(Arc<dyn ObjectStore>, String)> {
         }
         _ => return Err(wrong()),
     };
-    Ok((objects, prefix.trim_end_matches('/').to_owned()))
+    Ok(Place::Bucket(objects, prefix.trim_end_matches('/').to_owned()))
 }
 
 /// The client of a bucket of S3, by the variables of the environment and the profile of `~/.aws`.

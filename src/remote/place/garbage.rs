@@ -155,6 +155,13 @@ pub fn collect(remote: &Remote, keep: &Keep, is_dry: bool) -> Result<Collected> 
         return Err(Error::invalid(text));
     }
     let now = if is_dry { None } else { Some(server_time(remote)?) };
+    if let Some(now) = now {
+        let grace = i64::try_from(keep.grace.as_secs()).unwrap_or(i64::MAX);
+        let removed = remote.client().remove_drafts(now.saturating_sub(grace))?;
+        if removed > 0 {
+            log::info!("{}: {removed} files of pushes that were killed were removed", remote.place());
+        }
+    }
     let mut collected = Collected::default();
     let plans = listed_plans(remote)?;
     for (listed, plan) in &plans {

@@ -216,7 +216,8 @@ impl CollectionLookup {
         if self.listed.lock().is_none() {
             return Ok(false);
         }
-        let found = runtime::wait(listing(self.source.remote().client()))??;
+        let found = runtime::wait(listing(self.source.remote().client()))?;
+        let found = found.inspect_err(|error| self.source.tell("", &error.to_string()))?;
         self.source.answered();
         let mut listed = self.listed.lock();
         *listed = found.map(|found| seen_by(&self.source, found));

@@ -107,6 +107,19 @@ pub fn open(url: &str) -> Result<Arc<dyn Source>> {
 
 /// The same, with deadlines of the caller.
 pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Arc<dyn Source>> {
+    opened(url, deadlines, Client::open_within)
+}
+
+/// The same of what was a remote before: its directory may be away.
+pub fn reopen_within(url: &str, deadlines: Deadlines) -> Result<Arc<dyn Source>> {
+    opened(url, deadlines, Client::reopen_within)
+}
+
+fn opened(
+    url: &str,
+    deadlines: Deadlines,
+    open: impl Fn(&str, Deadlines) -> Result<Client>,
+) -> Result<Arc<dyn Source>> {
     let scheme = url.split("://").next().unwrap_or_default();
     runtime::start()?;
     Ok(match scheme {
@@ -115,7 +128,7 @@ pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Arc<dyn Source>> {
         }
         "hf" => Arc::new(hub::Hub::open(url, deadlines)?),
         "oci" | "oci+http" => Arc::new(registry::Artifact::open(url, scheme, deadlines)?),
-        _ => Arc::new(bucket::Bucket::new(Client::open_within(url, deadlines)?)),
+        _ => Arc::new(bucket::Bucket::new(open(url, deadlines)?)),
     })
 }
 
