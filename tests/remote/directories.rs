@@ -1,4 +1,4 @@
-//! Remotes and sources that are directories: they go away, and have odd names.
+//! Remotes and sources that are directories: they go away, are full of odd names, and may not be written to.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -161,4 +161,18 @@ fn drafts_of_killed_pushes_are_removed_once_they_are_old_and_hide_nothing() {
     let mounted = remote.mount(&[]);
     assert_eq!(fs::read(mounted.path("acme/m/sub/config.json")).unwrap(), CONFIG);
     mounted.unmount();
+}
+
+#[test]
+fn a_disk_that_refuses_for_good_is_not_tried_again() {
+    let remote = pushed();
+    let pieces = remote.place.path("bucket/piece");
+    fs::remove_dir_all(&pieces).unwrap();
+    fs::write(&pieces, "no directory").unwrap();
+    remote.place.write("in/sub/more.json", "more");
+    remote.place.import("acme/m", &[&remote.place.path("in/sub/more.json")], &[]);
+    let begun = Instant::now();
+    let push = answer(tierfs().arg("push").arg(remote.place.store()).args(["acme/m", &remote.url]));
+    push.failed(1, &["Not a directory"]);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

@@ -204,6 +204,9 @@ impl From<Error> for Failure {
                 let text = format!("{}; check AWS_ENDPOINT and AWS_PROXY_URL", innermost(&error));
                 return Failure::Refused(text);
             }
+            if let Some(failure) = cause.downcast_ref::<std::io::Error>().and_then(of_disk) {
+                return failure;
+            }
             may_change |= cause.is::<std::io::Error>() || cause.is::<HttpError>();
             may_change |= cause.is::<reqwest::Error>();
         }
@@ -250,6 +253,24 @@ fn of_tls(error: &rustls::Error) -> Option<Failure> {
         _ => return None,
     };
     Some(Failure::Refused(format!("{error}; {advice}")))
+}
+
+/// The failure of a file that stays: the disk is full, may not be written to, or has no such name.
+fn of_disk(error: &std::io::Error) -> Option<Failure> {
+    use std::io::ErrorKind;
+    // Others hold an error of a connection.
+    error.raw_os_error()?;
+    match error.kind() {
+        ErrorKind::PermissionDenied => Some(Failure::Denied(error.to_string())),
+        ErrorKind::ReadOnlyFilesystem
+        | ErrorKind::StorageFull
+        | ErrorKind::QuotaExceeded
+        | ErrorKind::FileTooLarge
+        | ErrorKind::InvalidFilename
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory => Some(Failure::Refused(error.to_string())),
+        _ => None,
+    }
 }
 
 /// An error and its causes. An I/O error may hold another error, which is not its source.
