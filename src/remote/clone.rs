@@ -46,7 +46,7 @@ impl ClonePieces {
     /// Pieces of the remotes that the clones name, and objects that imports left where they lie, with the credentials of
     /// the environment.
     pub fn new(tell: impl Fn(&str, &str) + Clone + Send + Sync + 'static, far: FarOptions) -> ClonePieces {
-        let pieces = ClonePieces::over(Box::new(Client::open), Box::new(tell.clone()));
+        let pieces = ClonePieces::over(Box::new(Client::reopen), Box::new(tell.clone()));
         // Such an object belongs to no collection alone.
         let far = FarObjects::new(far, Box::new(move |_, text| tell("", text)));
         ClonePieces { far, ..pieces }

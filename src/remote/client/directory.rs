@@ -331,12 +331,12 @@ impl ObjectStore for Directory {
         blocking(move || {
             let path = directory.path(&location);
             let failed = |error| directory.error(&location, error);
-            // The opening of a pipe waits for a writer.
-            if !fs::metadata(&path).map_err(failed)?.is_file() {
-                return Err(failed(io::Error::new(ErrorKind::NotFound, "it is no file")));
-            }
             let file = fs::File::open(&path).map_err(failed)?;
-            let meta = meta(location.clone(), &file.metadata().map_err(failed)?);
+            let found = file.metadata().map_err(failed)?;
+            if found.is_dir() {
+                return Err(failed(io::Error::new(ErrorKind::NotFound, "it is a directory")));
+            }
+            let meta = meta(location.clone(), &found);
             options.check_preconditions(&meta)?;
             let range = options.range.map(|range| range.as_range(meta.size)).transpose().map_err(generic)?;
             let range = range.unwrap_or(0..meta.size);

@@ -53,7 +53,12 @@ impl Client {
         Client::opened(url, deadlines, false)
     }
 
-    /// The same of what was a remote before: its directory may be away.
+    /// [`Client::open`] of what was a remote before: its directory may be away.
+    pub fn reopen(url: &str) -> Result<Client> {
+        Client::reopen_within(url, Deadlines::default())
+    }
+
+    /// The same, with deadlines of the caller.
     pub fn reopen_within(url: &str, deadlines: Deadlines) -> Result<Client> {
         Client::opened(url, deadlines, true)
     }
