@@ -260,7 +260,10 @@ impl Args {
         if !self.mountpoint.is_dir() {
             return Err(Error::invalid(format!("{} is not a directory", self.mountpoint.display())));
         }
-        if self.store.starts_with(&self.mountpoint) || self.mountpoint.starts_with(&self.store) {
+        let shown = self.directory();
+        if shown
+            .is_some_and(|shown| shown.starts_with(&self.mountpoint) || self.mountpoint.starts_with(&shown))
+        {
             return Err(Error::invalid(
                 "a store cannot be mounted on itself or on a directory above or below it",
             ));
@@ -271,6 +274,16 @@ impl Args {
             (true, false) => self.serve(kernel, begun),
             (false, _) => self.start(),
         }
+    }
+
+    /// The directory that is mounted; `None` for a bucket. The daemon must not wait for its own answers.
+    fn directory(&self) -> Option<PathBuf> {
+        if !self.is_remote() {
+            return Some(self.store.clone());
+        }
+        let path = Path::new(self.store.to_str()?.strip_prefix("file://")?);
+        // One that is away is read by this name once it is back.
+        Some(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
     }
 
     /// Makes the store if that was asked for, and resolves its path.

@@ -171,3 +171,17 @@ fn a_disk_that_refuses_for_good_is_not_tried_again() {
     push.failed(1, &["Not a directory"]);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn a_directory_is_not_mounted_below_itself() {
+    let place = Place::new();
+    place.write("in/m/file", "text");
+    fs::create_dir_all(place.path("in/mnt")).unwrap();
+    symlink(place.path("in"), place.path("link")).unwrap();
+    for (directory, at) in [("in", "in/mnt"), ("link", "in/mnt"), ("in/m", "in")] {
+        let url = format!("file://{}", place.path(directory).display());
+        let mount =
+            answer(tierfs().args(["mount", "--cache", "none", "-o", "nonempty", &url]).arg(place.path(at)));
+        mount.failed(1, &["cannot be mounted on itself"]);
+    }
+}
