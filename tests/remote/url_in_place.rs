@@ -334,6 +334,22 @@ fn copied_files_go_back_to_their_objects_by_an_import_in_place() {
 }
 
 #[test]
+fn unread_files_whose_objects_are_gone_are_removed_unless_they_were_cut() {
+    let stand = in_place();
+    let (local, store) = (mounted(&stand, &[]), store(&stand));
+    let path = |name: &str| local.path("acme/llama").join(name);
+    fs::OpenOptions::new().write(true).open(path("config.json")).unwrap().set_len(1).unwrap();
+    for name in ["config.json", "sub/vector.npy", "model.safetensors"] {
+        fs::remove_file(stand.object("llama").join(name)).unwrap();
+    }
+    stand.run(&["import", &store, "acme/llama", LLAMA, "--in-place", "--delete"]);
+    assert_eq!(fs::metadata(path("config.json")).unwrap().len(), 1);
+    assert!(!path("sub/vector.npy").exists() && !path("model.safetensors").exists());
+    local.unmount();
+    support::fsck(&stand.place.store());
+}
+
+#[test]
 fn written_files_survive_when_their_objects_are_gone_and_are_copied_again_when_not() {
     let stand = in_place();
     let (local, store) = (mounted(&stand, &[]), store(&stand));

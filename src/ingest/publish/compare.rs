@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Content, Digests, FileEntry, NodeType, OutsidePlace};
+use crate::format::log::catalog::{Content, Digests, FileEntry, NodeType, OutsideFile, OutsidePlace};
 use crate::ingest::bytes::options::Options;
 use crate::ingest::find::provenance::Provenance;
 use crate::ingest::find::target::Target;
@@ -57,6 +57,21 @@ pub(in crate::ingest) fn node_at(state: &State, target: &Target) -> Option<Entry
         at = state.directory(at)?.get(name)?;
     }
     state.directory(at)?.get(&target.name)
+}
+
+/// Whether a file is one or a part of one that lies elsewhere, which nobody has read or written to, and `is_wanted`.
+pub(super) fn is_unread(state: &State, file: &FileEntry, is_wanted: impl Fn(&OutsideFile) -> bool) -> bool {
+    let is_there = |object: &Arc<Object>| {
+        let origin = object.origin.as_ref();
+        origin.is_some_and(|origin| origin.file.is_unread() && is_wanted(&origin.file)) || object.bytes() == 0
+    };
+    let is_unwritten = |object: &Arc<Object>| {
+        let layout = object.logged_layout();
+        let mut blocks = object.stored_blocks(0..layout.blocks(), layout);
+        blocks.all(|(index, _)| object.origin_place(index).is_some())
+    };
+    let mut objects = file.objects.iter().filter_map(|id| state.object(*id));
+    file.digests == Digests::NotTaken && objects.all(|object| is_there(object) && is_unwritten(object))
 }
 
 impl Compare<'_> {
@@ -122,20 +137,7 @@ impl Compare<'_> {
     /// Whether a file lies at the URL where it was found, and nobody has read or written it.
     fn is_unread_at(&self, state: &State, file: &FileEntry, found: &Found) -> bool {
         let Some(given) = found.elsewhere.as_ref().filter(|_| self.in_place) else { return false };
-        let is_there =
-            |object: &Arc<Object>| {
-                object.origin.as_ref().is_some_and(|origin| {
-                    origin.file.is_unread() && origin.file.object() == Some(&given.place)
-                }) || object.bytes() == 0
-            };
-        let mut objects = file.objects.iter().filter_map(|id| state.object(*id));
-        let is_unwritten = |object: &Arc<Object>| {
-            let layout = object.logged_layout();
-            let mut blocks = object.stored_blocks(0..layout.blocks(), layout);
-            blocks.all(|(index, _)| object.origin_place(index).is_some())
-        };
-        file.digests == Digests::NotTaken
-            && objects.all(|object| is_there(object) && is_unwritten(object))
+        is_unread(state, file, |origin| origin.object() == Some(&given.place))
             && self.is_cut_so(file, state)
             && (!self.evicts || state.parts(file).next().is_none())
     }

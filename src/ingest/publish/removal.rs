@@ -7,6 +7,7 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::ingest::bytes::options::Origin;
 use crate::ingest::find::provenance::{Provenance, place, place_of};
 use crate::ingest::find::walk::Walked;
+use crate::ingest::publish::compare::is_unread;
 use crate::ingest::publish::names::Names;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
@@ -41,7 +42,10 @@ pub(in crate::ingest) fn removals(collection: &Collection, walked: &Walked) -> V
                 let there = state.node(node);
                 let bytes = there.map_or(0, |node| node.bytes);
                 let file = there.and_then(|node| node.file());
-                let is_untouched = file.is_none_or(|file| provenance.is_of(file));
+                // Of a file that nobody has read, its length and its place say that it is the same.
+                let is_untouched = file.is_none_or(|file| {
+                    provenance.is_of(file) || (bytes > 0 && is_unread(&state, file, |it| it.bytes == bytes))
+                });
                 let (name, path) = (name.to_vec(), String::from_utf8_lossy(&path).into_owned());
                 removals.push(Removal { parent: *parent, name, node, path, bytes, is_untouched });
             }
