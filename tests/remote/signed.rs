@@ -260,6 +260,28 @@ fn forged_and_replayed_manifests_are_refused() {
 }
 
 #[test]
+fn all_keys_of_a_file_are_trusted_and_a_signer_has_one() {
+    let stand = Stand::new();
+    let read = |name: &str| fs::read_to_string(key(name)).unwrap();
+    let both = stand.place.write("both.pem", read("other.pub.pem") + &read("release.pub.pem"));
+    let broken = stand.place.write(
+        "broken.pem",
+        read("other.pub.pem") + "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n",
+    );
+    for name in ["release.pem", "other.pem"] {
+        stand.change(name);
+        stand.push_signed(name);
+        let mounted = stand.mount_by(name, &["--trust", both.to_str().unwrap()]);
+        assert_eq!(config(&mounted).unwrap(), name);
+        mounted.unmount();
+    }
+    stand.verify(&["--trust", broken.to_str().unwrap()]).failed(1, &["has no public ed25519 key"]);
+    let command = stand.command("release.pem");
+    let several = ["--sign-with", &command, "--sign-key", both.to_str().unwrap()];
+    stand.push(&several).failed(1, &["has several public keys"]);
+}
+
+#[test]
 fn a_signer_takes_nothing_over_from_a_snapshot_that_he_has_not_signed() {
     let stand = Stand::new();
     let source = container_of(&mut Random(5), &[("w", 300_000), ("v", 2000)]);

@@ -143,6 +143,8 @@ struct Shared {
     /// With its final slash, or empty.
     prefix: String,
     place: String,
+    /// The URL that keys are below, for messages.
+    keys_at: String,
     deadlines: Deadlines,
     window: Arc<Window>,
     counts: Counts,
@@ -182,18 +184,28 @@ impl Client {
         };
         let place = place.trim_end_matches('/').to_owned();
         let (window, counts) = (Arc::default(), Counts::default());
-        let shared = Shared { objects, prefix, place, deadlines, window, counts, directory };
+        let keys_at = place.clone();
+        let shared = Shared { objects, prefix, place, keys_at, deadlines, window, counts, directory };
         Client { shared: Arc::new(shared), creation: Creation::Conditional }
     }
 
     /// A client of the same remote with other deadlines, which counts anew.
     pub fn within(&self, deadlines: Deadlines) -> Client {
-        let Shared { objects, prefix, place, window, directory, .. } = &*self.shared;
+        let Shared { objects, prefix, place, keys_at, window, directory, .. } = &*self.shared;
         let (objects, prefix, place) = (objects.clone(), prefix.clone(), place.clone());
         let counts = Counts::default();
         let (window, directory) = (window.clone(), directory.clone());
-        let shared = Shared { objects, prefix, place, deadlines, window, counts, directory };
+        let keys_at = keys_at.clone();
+        let shared = Shared { objects, prefix, place, keys_at, deadlines, window, counts, directory };
         Client { shared: Arc::new(shared), creation: self.creation }
+    }
+
+    /// The same client, of objects whose keys are below this URL in messages.
+    pub(in crate::remote) fn with_keys_at(mut self, url: &str) -> Client {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            url.clone_into(&mut shared.keys_at);
+        }
+        self
     }
 
     /// A client of the same remote that creates objects by plain PUTs: for a server without conditional PUT, while nobody
@@ -686,7 +698,7 @@ impl Client {
 
     /// The error for users. `doing` says what was done to the object `key`.
     pub(in crate::remote) fn error(&self, doing: &str, key: &str, failure: &Failure) -> Error {
-        let text = format!("{doing} {}/{key}: {failure}", self.shared.place);
+        let text = format!("{doing} {}/{key}: {failure}", self.shared.keys_at);
         match failure {
             Failure::NotFound | Failure::NoBucket(_) => Error::new(ErrorKind::NotFound, text),
             Failure::NoCredentials(_) => Error::new(ErrorKind::Forbidden, text),

@@ -149,13 +149,22 @@ fn signature_of(printed: &[u8]) -> Option<[u8; 64]> {
     bytes.try_into().ok()
 }
 
-/// The public key in a file.
+/// The public key in a file of one.
 fn public_key(path: &Path) -> Result<[u8; 32]> {
+    let several = || Error::invalid(format!("{} has several public keys; name one", path.display()));
+    if let [key] = public_keys(path)?[..] { Ok(key) } else { Err(several()) }
+}
+
+/// The public keys in a file; at least one.
+fn public_keys(path: &Path) -> Result<Vec<[u8; 32]>> {
     let wrong = || Error::invalid(format!("{} has no public ed25519 key in PEM; {HINT}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| Error::io(path.display(), error))?;
-    let key = SubjectPublicKeyInfoDer::from_pem_slice(&bytes).map_err(|_| wrong())?;
-    let key = key.as_ref().strip_prefix(&PUBLIC_KEY_HEAD).and_then(|key| key.try_into().ok());
-    key.ok_or_else(wrong)
+    let one = |key: std::result::Result<SubjectPublicKeyInfoDer<'_>, _>| {
+        let key = key.ok()?;
+        key.as_ref().strip_prefix(&PUBLIC_KEY_HEAD).and_then(|key| key.try_into().ok())
+    };
+    let keys: Option<Vec<_>> = SubjectPublicKeyInfoDer::pem_slice_iter(&bytes).map(one).collect();
+    keys.filter(|keys| !keys.is_empty()).ok_or_else(wrong)
 }
 
 /// The file of a key, and the uuid of the only remote that it is for, if one is given.
@@ -201,9 +210,11 @@ impl Trust {
                 let text = format!("{at} is the remote {id}, for which the key {shown} is not trusted");
                 return Err(Error::new(ErrorKind::Forbidden, text));
             }
-            Ok(Trusted { name: file.display().to_string(), key: public_key(file)? })
+            let trusted = |key| Trusted { name: file.display().to_string(), key };
+            Ok(public_keys(file)?.into_iter().map(trusted).collect())
         };
-        paths.iter().map(one).collect::<Result<Vec<_>>>().map(Trust)
+        let trusted = paths.iter().map(one).collect::<Result<Vec<Vec<Trusted>>>>()?;
+        Ok(Trust(trusted.into_iter().flatten().collect()))
     }
 
     /// The same; `None` without a file: then nobody asks for signatures.

@@ -66,7 +66,8 @@ impl Site {
         let agent = Agent::new(&Variables::of_process())?;
         let is_directory = OnceCell::new_with(parsed.path().ends_with('/').then_some(true));
         let pages = Arc::new(Pages { agent, url: parsed, is_directory, whole });
-        let client = web::client_of(pages.clone(), url, deadlines);
+        let server = pages.url.origin().ascii_serialization();
+        let client = web::client_of(pages.clone(), url, deadlines).with_keys_at(&server);
         Ok(Site { client, pages, refused: Mutex::default() })
     }
 
@@ -76,7 +77,7 @@ impl Site {
         below: &str,
         list: impl Future<Output = std::result::Result<T, Failure>>,
     ) -> Result<T> {
-        runtime::wait(list)?.map_err(|failure| self.client.error("listing", below, &failure))
+        runtime::wait(list)?.map_err(|failure| self.client.error("listing", &self.pages.at(below), &failure))
     }
 
     /// The names directly below a directory of the source.
@@ -104,7 +105,10 @@ impl Site {
                 // A name may be gone since it was listed, or be a link that leads nowhere.
                 Err(Failure::NotFound) => {}
                 Err(failure @ (Failure::Refused(_) | Failure::NoCredentials(_) | Failure::Denied(_))) => {
-                    log::warn!("{key:?} is left out: {}", self.client.error("listing", key, &failure));
+                    log::warn!(
+                        "{key:?} is left out: {}",
+                        self.client.error("listing", &self.pages.at(key), &failure)
+                    );
                     refused.get_or_insert((key.clone(), failure));
                 }
                 Err(failure) => return Err(failure),
@@ -258,16 +262,20 @@ impl Pages {
     }
 
     async fn head(&self, url: Url) -> std::result::Result<Head, Failure> {
-        let answer = self.agent.send(Ask::head(url)).await?;
+        let answer = self.agent.send(Ask::head(url.clone())).await?;
         if !answer.status.is_success() {
             return Err(refusal(&answer));
         }
-        Ok(Head {
-            is_directory: answer.url.path().ends_with('/'),
-            bytes: answer.len(),
-            e_tag: answer.e_tag(),
-            modified: answer.modified(),
-        })
+        let (is_directory, mut bytes) = (answer.url.path().ends_with('/'), answer.len());
+        // Some servers say that of each file, since the answer to a HEAD has no bytes.
+        if bytes == Some(0) && !is_directory {
+            let got = self.agent.send(Ask::get(url)).await?;
+            if !got.status.is_success() {
+                return Err(refusal(&got));
+            }
+            bytes = got.len();
+        }
+        Ok(Head { is_directory, bytes, e_tag: answer.e_tag(), modified: answer.modified() })
     }
 }
 

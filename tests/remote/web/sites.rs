@@ -160,6 +160,23 @@ fn a_whole_file_is_downloaded_once_and_reads_wait_for_their_bytes() {
 }
 
 #[test]
+fn a_server_that_says_0_bytes_to_each_head_has_files_and_messages_name_their_urls() {
+    let server = Server::start(|request| match (request.method.as_str(), request.path.as_str()) {
+        ("HEAD", "/a/m.bin") => Reply::new(200, "").with("ETag", "\"v1\"").with("Content-Length", "0"),
+        (_, "/a/m.bin") => Reply::bytes(request, b"0123456789").with("ETag", "\"v1\""),
+        _ => Reply::new(403, ""),
+    });
+    let url = format!("http://127.0.0.1:{}/a/m.bin", server.port());
+    let source = open(&url).unwrap();
+    let object = source.list("").unwrap().remove(0);
+    assert_eq!(object.bytes, 10);
+    assert_eq!(source.client().get_version(&object.at, 2..5, &object.pin()).unwrap(), b"234");
+    let none = format!("http://127.0.0.1:{}/a/none", server.port());
+    let error = open(&none).unwrap().list("").unwrap_err().to_string();
+    assert!(error.contains(&format!("{none}:")), "{error}");
+}
+
+#[test]
 fn a_whole_file_that_ends_early_is_not_taken_for_the_file() {
     let server = Server::start(|_| {
         Reply::new(200, vec![1; 1000]).with("ETag", "\"a\"").with("Content-Length", "2000")

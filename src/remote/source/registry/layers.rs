@@ -170,8 +170,8 @@ fn refusal(client: &Client, at: &str, text: &str) -> io::Error {
 }
 
 fn error_of(client: &Client, at: &str, error: io::Error) -> Error {
-    let other =
-        |error| client.error("listing", at, &Failure::Refused(format!("it is no archive of tar: {error}")));
+    // The text of others quotes the bytes that were found.
+    let other = |_| client.error("listing", at, &Failure::Refused("it is no archive of tar".to_owned()));
     error.downcast::<Error>().unwrap_or_else(other)
 }
 
