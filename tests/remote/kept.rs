@@ -145,6 +145,44 @@ fn a_keyframe_that_is_asked_for_while_it_is_written_or_that_somebody_has_removed
 }
 
 #[test]
+fn objects_that_threads_keep_at_the_same_time_never_pass_the_limit() {
+    const LIMIT: u64 = 6 << 20;
+    let folder = TempDir::new().unwrap();
+    let cache = Cache::open(folder.path(), Size::Bytes(LIMIT)).unwrap();
+    let (base, are_kept) = (folder.path().join("base"), AtomicBool::new(false));
+    // A file that is removed while the directory is read counts, so the sum may be one file too much.
+    let stored = || -> u64 {
+        let sizes = fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().metadata());
+        sizes.filter_map(|found| found.ok()).map(|found| found.len()).sum()
+    };
+    let most = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !are_kept.load(Ordering::Relaxed) {
+                most = most.max(stored());
+            }
+            most
+        });
+        let keepers: Vec<_> = (0..4_u8)
+            .map(|keeper| {
+                let cache = &cache;
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        let bytes = [vec![keeper, round], vec![0; 2 << 20]].concat();
+                        cache.keep(Kind::Base, blake3::hash(&bytes).as_bytes(), &bytes).unwrap();
+                    }
+                })
+            })
+            .collect();
+        keepers.into_iter().for_each(|keeper| keeper.join().unwrap());
+        are_kept.store(true, Ordering::Relaxed);
+        watch.join().unwrap()
+    });
+    assert!(most > 0 && most <= LIMIT + (2 << 20), "{most} bytes");
+    assert!(stored() <= LIMIT, "{} bytes", stored());
+}
+
+#[test]
 fn kept_objects_are_listed_verified_counted_and_trimmed_and_drafts_go() {
     let (objects, _place, _) = published(&[]);
     let folder = TempDir::new().unwrap();

@@ -162,6 +162,8 @@ struct Files {
     idle: HashMap<String, Idle>,
     /// Small objects, by their paths below the cache.
     kept: HashMap<String, Idle>,
+    /// Bytes of small objects that are being written.
+    coming: u64,
     seen: Seen,
 }
 
@@ -588,7 +590,7 @@ impl Files {
     fn stored(&self) -> u64 {
         let open = self.open.values().filter(|blob| !blob.pieces().is_removed());
         let open: u64 = open.map(|blob| blob.stored.load(Ordering::Relaxed)).sum();
-        open + self.idle.values().chain(self.kept.values()).map(|idle| idle.stored).sum::<u64>()
+        self.coming + open + self.idle.values().chain(self.kept.values()).map(|idle| idle.stored).sum::<u64>()
     }
 
     /// Removes the file that was used longest ago, except `keeping`. Returns whether there was one.

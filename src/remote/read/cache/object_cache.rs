@@ -126,25 +126,20 @@ impl Cache {
             // It has another length, so it is wrong.
             _ => drop(self.files.lock().kept.remove(&place)),
         }
-        let idle = || Idle { stored, used: now() };
-        let has_room = self.make_room_for(&place, stored, |files| {
-            files.kept.insert(place.clone(), idle());
-        });
-        if !has_room {
+        let draft = path.with_extension(format!("{}.{DRAFT}", draft_number()?));
+        if !self.make_room_for(&place, stored, |files| files.coming += stored) {
             return Ok(());
         }
-        let draft = path.with_extension(format!("{}.{DRAFT}", draft_number()?));
         let mut options = unlinked();
         options.write(true).create_new(true);
         let written = options.open(&draft).and_then(|mut file| file.write_all(bytes));
         let written = written.and_then(|()| fs::rename(&draft, &path));
         let mut files = self.files.lock();
+        files.coming -= stored;
         if written.is_err() {
-            files.kept.remove(&place);
             drop(fs::remove_file(&draft));
         } else {
-            // A look at the directory has not found it.
-            files.kept.insert(place, idle());
+            files.kept.insert(place, Idle { stored, used: now() });
         }
         written
     }
