@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::format::log::catalog::Entry;
 use crate::format::snapshot::manifest::{FileKind, Manifest, ManifestFile, Piece, PieceEncoding};
 use crate::format::snapshot::piece_map::{PieceMap, PieceState};
-use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result};
+use crate::model::{CollectionName, Error, ErrorKind, OwnedCollectionName, Owner, Result, hex};
 use crate::store::clones::{CloneSource, Clones, write_source};
 use crate::store::collection::LIMITS_SETTING;
 use crate::store::disk::memory::MemoryDisk;
@@ -37,6 +37,8 @@ const RECONSTRUCT: &str = "reconstruct";
 const REMOTE: &str = "remote";
 /// The first generation of a log.
 const GENERATION: u64 = 1;
+/// Bytes of the digest of a name in that of a directory which is put together.
+const DRAFT_BYTES: usize = 16;
 /// Permission bits of a tenant that a clone makes.
 const TENANT_MODE: u32 = 0o755;
 
@@ -191,7 +193,9 @@ impl Store {
         here: &PiecesHere,
         before: &[Before],
     ) -> Result<String> {
-        let draft = format!("{tenant}/{REMOVED}{name}-{number}");
+        // The name itself may be as long as one can be.
+        let named = hex(&blake3::hash(name.as_bytes()).as_bytes()[..DRAFT_BYTES]);
+        let draft = format!("{tenant}/{REMOVED}{named}-{number}");
         let state = state_of(cloned, number, limits).map_err(|error| error.at(format!("{tenant}/{name}")))?;
         let clones = self.clones()?;
         let disk = clones.below();

@@ -139,6 +139,20 @@ fn a_daemon_that_is_killed_while_it_fetches_and_while_it_evicts_loses_nothing() 
 }
 
 #[test]
+fn a_clone_may_have_the_longest_name() {
+    let remote = pushed();
+    let place = Place::new();
+    let name = "x".repeat(255);
+    support::run([Path::new("init"), &place.store()]).ok();
+    let clone =
+        answer(tierfs().args(["clone", &remote.url, &format!("acme/m=acme/{name}")]).arg(place.store()));
+    clone.ok();
+    let mounted = place.mount(&[]);
+    assert!(fs::read(mounted.path("acme").join(name).join("sub/config.json")).is_ok());
+    mounted.unmount();
+}
+
+#[test]
 fn mistakes_are_answered_with_what_to_do() {
     let remote = pushed();
     let place = cloned(&remote);
