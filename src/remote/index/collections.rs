@@ -288,14 +288,9 @@ impl Listed {
 pub fn shape_of(source: &dyn Source) -> Result<Shape> {
     let place = source.place();
     if let Some(one) = source.collection() {
-        // Mistakes in the URL and missing credentials are named now, and a site that sends whole files for parts.
-        let files = source.list("")?;
-        if files.is_empty() {
+        // Mistakes in the URL and missing credentials are named now.
+        if source.list("")?.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, format!("{place} has no files")));
-        }
-        let is_site = place.starts_with("http://") || place.starts_with("https://");
-        if let Some(file) = files.iter().find(|file| is_site && file.bytes > 1) {
-            source.client().get_range(&file.at, 0..1)?;
         }
         return Ok(Shape::One(one));
     }
@@ -313,6 +308,11 @@ pub fn shape_of(source: &dyn Source) -> Result<Shape> {
             "{place} is not a remote of tierfs, and has no objects; tierfs push with --create makes a remote"
         );
         return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    // A site that sends whole files for parts is named now, too.
+    let is_site = place.starts_with("http://") || place.starts_with("https://");
+    if let Some(file) = level.objects.iter().find(|file| is_site && file.bytes > 1) {
+        source.client().get_range(&file.at, 0..1)?;
     }
     let is_container = |object: &SourceObject| CONTAINERS.iter().any(|suffix| object.key.ends_with(suffix));
     if level.directories.is_empty() || level.objects.iter().any(is_container) {
