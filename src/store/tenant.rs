@@ -245,8 +245,8 @@ impl Tenants {
         recorded.unwrap_or_else(|| hash(name, b""))
     }
 
-    /// Records the number of a tenant, durably, before the name changes that it may follow from. One whose file cannot be
-    /// read gets another number with its name.
+    /// Records the number of a tenant, durably, before a rename: it may be a hash of the name. A tenant whose file cannot be
+    /// read gets another number with its next name.
     pub fn record_number(&self, name: &str) -> Result<()> {
         let number = self.number(name);
         let is_read = matches!(*self.known(name).file.lock(), TenantFile::Read);
@@ -283,9 +283,11 @@ impl Tenants {
     }
 }
 
-/// A number for a tenant, from its name and when it was made.
+/// A number for a tenant, from its name and when it was made. Without a time it is the one that mounts of earlier programs
+/// know.
 fn hash(name: &str, made: &[u8]) -> u64 {
-    let digest = blake3::hash(&[name.as_bytes(), b"\0", made].concat());
+    let end: &[u8] = if made.is_empty() { b"" } else { b"\0" };
+    let digest = blake3::hash(&[name.as_bytes(), end, made].concat());
     let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
     (u64::from_le_bytes(*first) % TENANT_NUMBERS.end).max(TENANT_NUMBERS.start)
 }
@@ -356,6 +358,8 @@ mod tests {
         write(&*disk, "t", TenantEntry::default()).unwrap();
         tenants.forget("t");
         let third = tenants.number("t");
+        let digest = u64::from_le_bytes(*blake3::hash(b"t").as_bytes().first_chunk().unwrap());
+        assert_eq!(third, digest & (TENANT_NUMBERS.end - 1));
         assert_eq!(rename("t", "v"), third);
         assert!(make("t") != third);
         // One whose file cannot be read keeps the file.

@@ -34,7 +34,7 @@ const LISTED_AT_ONCE: usize = 1000;
 /// Files that are removed at a time.
 const REMOVED_AT_ONCE: usize = 10;
 /// The directories of a remote, which may have drafts.
-const DIRECTORIES: [&str; 5] = [keys::SNAPSHOTS, keys::HEADS, keys::PIECES, keys::GARBAGE, "tag/"];
+const DIRECTORIES: [&str; 6] = [keys::SNAPSHOTS, keys::HEADS, "list/", keys::PIECES, keys::GARBAGE, "tag/"];
 /// Names that are told as left out.
 const LEFT_OUT_MAX: usize = 1000;
 
@@ -277,6 +277,10 @@ impl Walk {
                         continue;
                     }
                     let entries = self.directory.entries(&key, self.shows_drafts)?;
+                    // It may have gone with the file system.
+                    if entries.is_empty() {
+                        self.directory.check().map_err(generic)?;
+                    }
                     self.levels.push((entries.into_iter(), identity));
                 }
             }

@@ -190,6 +190,9 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let mut may_change = false;
+        // Others hold errors of connections.
+        let is_of_disk =
+            matches!(&error, Error::Generic { store: "directory" | "LocalFileSystem" | "file", .. });
         for cause in causes(&error) {
             if let Some(answer) = cause.downcast_ref::<Answer>() {
                 return answer.failure();
@@ -204,7 +207,9 @@ impl From<Error> for Failure {
                 let text = format!("{}; check AWS_ENDPOINT and AWS_PROXY_URL", innermost(&error));
                 return Failure::Refused(text);
             }
-            if let Some(failure) = cause.downcast_ref::<std::io::Error>().and_then(of_disk) {
+            if let Some(failure) =
+                cause.downcast_ref::<std::io::Error>().filter(|_| is_of_disk).and_then(of_disk)
+            {
                 return failure;
             }
             may_change |= cause.is::<std::io::Error>() || cause.is::<HttpError>();

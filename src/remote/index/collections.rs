@@ -28,7 +28,7 @@ use crate::remote::read::failure_reports::Tell;
 use crate::remote::read::files::{Files, Source as Reader};
 use crate::remote::read::listings::{Answer, Listings};
 use crate::remote::read::pieces::to_io;
-use crate::remote::source::{Source, SourceObject};
+use crate::remote::source::{NO_RANGES, Source, SourceObject};
 use crate::store::{Describe, Elsewhere, Reads, Snapshot, Snapshots, Traffic};
 
 /// Permission bits of the tenant.
@@ -309,10 +309,13 @@ pub fn shape_of(source: &dyn Source) -> Result<Shape> {
         );
         return Err(Error::new(ErrorKind::NotFound, text));
     }
-    // A site that sends whole files for parts is named now, too.
+    // A site that sends whole files for parts is named now, too. Other errors are those of the file.
     let is_site = place.starts_with("http://") || place.starts_with("https://");
-    if let Some(file) = level.objects.iter().find(|file| is_site && file.bytes > 1) {
-        source.client().get_range(&file.at, 0..1)?;
+    if let Some(file) = level.objects.iter().find(|file| is_site && file.bytes > 1)
+        && let Err(error) = source.client().get_range(&file.at, 0..1)
+        && error.to_string().contains(NO_RANGES)
+    {
+        return Err(error);
     }
     let is_container = |object: &SourceObject| CONTAINERS.iter().any(|suffix| object.key.ends_with(suffix));
     if level.directories.is_empty() || level.objects.iter().any(is_container) {

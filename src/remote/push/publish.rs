@@ -314,7 +314,7 @@ fn check_children(
         if !canonical.keeps_parents(named, &log, &before, remote.id())? {
             let text = format!(
                 "blocks of {child} in {} are differences from blocks of {named} that this state no longer has; remove or \
-                 push that one first, or push this with --force, and {child} does not read until it is pushed again",
+                 push that one first, or push this with --force: then {child} cannot be read until it is pushed again",
                 remote.place()
             );
             return Err(Error::new(ErrorKind::Exists, text));

@@ -27,7 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest silence in an answer; the requests have deadlines of their own.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-const NO_RANGES: &str = "the server answers a range with the whole file (status 200), so parts cannot be read; use a \
+/// The refusal of a server that cannot send parts.
+pub const NO_RANGES: &str = "the server answers a range with the whole file (status 200), so parts cannot be read; use a \
                          server with ranges, or https+whole:// (http+whole://), which downloads whole files to read them";
 
 /// The client of all requests to one source.

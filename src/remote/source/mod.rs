@@ -31,6 +31,8 @@ use crate::model::{OwnedCollectionName, Result};
 use crate::remote::client::version::{Pin, Version};
 use crate::remote::client::{Client, Deadlines, runtime};
 
+pub(in crate::remote) use agent::NO_RANGES;
+
 /// Data that can be listed, and read at any range.
 pub trait Source: Send + Sync {
     /// Its URL, for messages.

@@ -13,6 +13,8 @@ use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::factors::{FACTOR_FILE, FactorLink};
 use crate::store::object::failed_reads::described;
 
+/// Parents of parents that are looked at: as many as are read.
+const LINEAGE_MAX: usize = 3;
 /// Bytes compared with zeros at a time.
 const HOLE_BYTES: u64 = 1 << 20;
 
@@ -62,18 +64,24 @@ impl OpenObject {
         Ok(block)
     }
 
-    /// Verifies that a difference leads from the parent's block to the right bytes. Leaves out parents that only the remote of
-    /// a clone has. Without an engine nothing is compared.
+    /// Verifies that a block can be read that is a difference from the parent's. Leaves out parents that only the remote of
+    /// a clone has. Without an engine nothing is read.
     fn check_on_parent(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
-        let Some(rebuilder) = self.collection.services.rebuilder() else { return Ok(()) };
-        if let Ok((parent_collection, parent)) = self.parent() {
-            let base = self.open_same_way(&parent_collection, &parent)?;
-            let is_away = |block: &Block| !base.is_here(index, block);
-            if parent.block(index, parent.layout()).as_ref().is_some_and(is_away) {
-                return Ok(());
+        match self.collection.services.rebuilder() {
+            Some(rebuilder) if !self.is_on_remote_block(index, LINEAGE_MAX)? => {
+                rebuilder.rebuild(self, index, block, elements).map(drop)
             }
+            _ => Ok(()),
         }
-        rebuilder.rebuild(self, index, block, elements).map(drop)
+    }
+
+    /// Whether only the remote of a clone has the parent's block, or one that this is a difference from, of so many parents.
+    fn is_on_remote_block(&self, index: u32, parents: usize) -> Result<bool> {
+        let (true, Ok((parent_collection, parent))) = (parents > 0, self.parent()) else { return Ok(false) };
+        let Some(block) = parent.block(index, parent.layout()) else { return Ok(false) };
+        let base = self.open_same_way(&parent_collection, &parent)?;
+        let is_difference = block.stored.tier == Tier::Absent;
+        Ok(!base.is_here(index, &block) || is_difference && base.is_on_remote_block(index, parents - 1)?)
     }
 
     pub(in crate::store) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {

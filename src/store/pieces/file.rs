@@ -526,7 +526,7 @@ mod tests {
             whole.chunks(7).for_each(|chunk| arrival.take(chunk).unwrap());
             let digest = arrival.finish().unwrap();
             assert_eq!(digest, claim.piece().unwrap().name.digest);
-            claim.arrived(Some(digest));
+            claim.arrived(Some(digest)).unwrap();
         } else {
             claim.keep(&bytes(piece)).unwrap();
         }

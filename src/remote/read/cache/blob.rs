@@ -489,7 +489,7 @@ impl Fetching {
             let (digest, bytes) = arriving.finish(told).map_err(Failure::Local)?;
             if place.is_right(piece, &digest) {
                 if bytes.is_none() {
-                    self.claim.arrived(Some(digest));
+                    self.claim.arrived(Some(digest)).map_err(Failure::Local)?;
                 }
                 return Ok(bytes);
             }

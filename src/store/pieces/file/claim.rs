@@ -37,8 +37,7 @@ impl<E> Claim<E> {
         let Some(data) = &self.file.data else { return Err(io::ErrorKind::ReadOnlyFilesystem.into()) };
         self.file.put(&**data, self.piece, bytes)?;
         let is_checked = self.file.table.lock().digests.is_some();
-        self.arrived(is_checked.then(|| self.file.layout.digest(self.piece, bytes)));
-        Ok(())
+        self.arrived(is_checked.then(|| self.file.layout.digest(self.piece, bytes)))
     }
 
     /// Writes over a piece that is here, and whose state stays.
@@ -63,19 +62,16 @@ impl<E> Claim<E> {
     }
 
     /// Calls the piece here, all bytes of which were written and compared. The digest is that of its bytes in the
-    /// order of the file.
-    pub fn arrived(&self, digest: Option<Digest>) {
+    /// order of the file. Fails if other processes cannot be told: they may give back its space.
+    pub fn arrived(&self, digest: Option<Digest>) -> io::Result<()> {
         let (file, piece) = (&self.file, self.piece);
         let _changing = file.changing.lock();
         if let (Some(map), Some(digest)) = (file.shared_map(), digest) {
-            let told = map
-                .write_at(&digest, file.places.digest(piece))
-                .and_then(|()| map.write_at(&[ARRIVED], file.places.state(piece)));
-            if let Err(error) = told {
-                log::debug!("other processes are not told of a piece: {error}");
-            }
+            map.write_at(&digest, file.places.digest(piece))?;
+            map.write_at(&[ARRIVED], file.places.state(piece))?;
         }
         file.table.lock().arrive(piece, digest, false);
+        Ok(())
     }
 
     /// Ends the claim. Those who wait get the same.
