@@ -411,7 +411,7 @@ fn an_import_refuses_bad_and_special_files_and_imports_the_others() {
             .failed(1, &[shards.to_str().unwrap()]);
     }
     fs::remove_file(&fifo).unwrap();
-    std::os::unix::fs::symlink("..", place.path("folder/around")).unwrap();
+    std::os::unix::fs::symlink(".", place.path("folder/around")).unwrap();
     place.try_import("demo/around", &[&place.path("folder")], &[]).failed(1, &["leads back"]);
 }
 
