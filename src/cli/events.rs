@@ -54,7 +54,7 @@ impl Args {
             return Err(Error::unsupported(text));
         }
         let disk = FileDisk::new(&self.store);
-        if !Store::exists(&disk) {
+        if !Store::is_there(&disk)? {
             let text = format!("{} is not a tierfs store; tierfs init makes one", self.store.display());
             return Err(Error::new(ErrorKind::NotFound, text));
         }

@@ -414,12 +414,11 @@ impl Place {
             Err(error) if error.kind() == ErrorKind::Interrupted => {
                 sum.is_cancelled = true;
                 if is_made && sum.files + sum.linked == 0 {
-                    engine.store.remove_collection(tenant, name)?;
-                    return if had_tenant {
-                        Ok(sum)
-                    } else {
-                        engine.store.remove_tenant(tenant).map(|()| sum)
-                    };
+                    let removed = engine.store.remove_collection(tenant, name);
+                    let removed = removed
+                        .and_then(|_| if had_tenant { Ok(()) } else { engine.store.remove_tenant(tenant) });
+                    removed.unwrap_or_else(|error| log::warn!("{tenant}/{name} stays: {error}"));
+                    return Ok(sum);
                 }
             }
             ran => ran?,

@@ -36,16 +36,20 @@ pub(super) struct Args {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let interrupt = Interrupt::listen()?;
-        let (mut files, mut bytes) = (Vec::new(), 0);
+        let (mut files, mut bytes, mut unlisted) = (Vec::new(), 0, Vec::new());
         for path in &in_mount(&self.paths)? {
-            for (path, metadata) in files_below(path)?.into_iter().filter(|(_, found)| found.is_file()) {
+            let found = files_below(path).unwrap_or_else(|error| {
+                unlisted.push(error);
+                Vec::new()
+            });
+            for (path, metadata) in found.into_iter().filter(|(_, found)| found.is_file()) {
                 bytes += metadata.len();
                 files.push(path);
             }
         }
         let bar = new_bar();
         bar.set_length(bytes);
-        let (next, read, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(Vec::new()));
+        let (next, read, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(unlisted));
         let work = || {
             while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                 match read_whole(path, &interrupt, &bar) {

@@ -48,9 +48,16 @@ impl Args {
         let mut done = Outcome::Succeeded;
         let mut rows = Vec::new();
         for path in &in_mount(&self.paths)? {
-            for (file, _) in files_below(path)? {
+            let checks: Box<dyn Iterator<Item = (PathBuf, Result<String>)>> = match files_below(path) {
+                Ok(files) => Box::new(files.into_iter().map(|(file, _)| {
+                    let checked = verify(&file);
+                    (file, checked)
+                })),
+                Err(error) => Box::new(std::iter::once((path.clone(), Err(error)))),
+            };
+            for (file, checked) in checks {
                 let shown = file.display().to_string();
-                let text = match verify(&file) {
+                let text = match checked {
                     Ok(text) => text,
                     Err(error) => {
                         let is_corrupt = error.kind() == ErrorKind::Io;

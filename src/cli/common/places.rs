@@ -64,6 +64,11 @@ pub(in crate::cli) fn by_store(words: Vec<OsString>, cli: &clap::Command) -> Vec
     let Some(name) = words.get(1).filter(is_named).and_then(|word| word.to_str()) else { return words };
     let Some(command) = cli.find_subcommand(name) else { return words };
     let at = positionals(&words, command);
+    // These act on an entry, which a link elsewhere is not.
+    let is_link = |at: &usize| words.get(*at).is_some_and(|word| Path::new(word).is_symlink());
+    if matches!(name, "rm" | "mv") && at.iter().any(is_link) {
+        return words;
+    }
     let Some((first, of)) = at.first().and_then(|at| Some((*at, split(words.get(*at)?)?))) else {
         return words;
     };

@@ -243,8 +243,7 @@ def diff(a: StrPath, b: StrPath) -> Diff:
     """Compares tensors, containers or directories, on a mount or elsewhere."""
     found: Any = run_json("diff", "--", a, b, answers=(0, 1))
     for row in found["rows"]:
-        # JSON has no infinity, so an infinite difference is a text there.
-        row.update({key: math.inf for key in ("max", "rms") if row.get(key) == "inf"})
+        _make_infinite(row)
     result: Diff = found
     return result
 
@@ -264,8 +263,15 @@ def events(store: StrPath, *, since: str | int | None = None, path: str | None =
 
 def stat(path: StrPath, *, digests: bool = False) -> Stat:
     """Returns the attributes of a file or directory; with `digests`, BLAKE3 and SHA-256 too, which may read all of it."""
-    result: Stat = run_json("stat", *(["--digests"] if digests else []), "--", path)
+    found: Any = run_json("stat", *(["--digests"] if digests else []), "--", path)
+    _make_infinite(found.get("error") or {})
+    result: Stat = found
     return result
+
+
+def _make_infinite(differences: dict[str, Any]) -> None:
+    """JSON has no infinity, so an infinite difference is a text there."""
+    differences.update({key: math.inf for key in ("max", "rms") if differences.get(key) == "inf"})
 
 
 def ls(path: StrPath, *, tensors: bool = False) -> list[Entry]:

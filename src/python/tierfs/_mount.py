@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -64,7 +65,9 @@ class Mount(os.PathLike[str]):
                     failed = error
         self._is_mounted = False
         if self._made:
-            self.path.rmdir()
+            # It may be gone, or have files of others.
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
         if failed is not None:
             raise failed
 
@@ -76,7 +79,7 @@ class Mount(os.PathLike[str]):
     ) -> None:
         try:
             self.umount()
-        except Error as failed:
+        except (Error, OSError) as failed:
             if error is None:
                 raise
             # The exception of the block goes on.

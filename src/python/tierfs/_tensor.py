@@ -340,11 +340,15 @@ def tensors(path: StrPath) -> dict[str, Tensor]:
 def _files_below(directory: Path) -> list[list[str]]:
     """The paths of all files below a directory, as lists of their parts, in order."""
     found: list[list[str]] = []
-    for above, folders, files in os.walk(directory):
+    for above, folders, files in os.walk(directory, onerror=_raise):
         folders.sort()
         parts = list(Path(above).relative_to(directory).parts)
         found += [[*parts, file] for file in sorted(files)]
     return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _name_in_container(parts: list[str]) -> str:

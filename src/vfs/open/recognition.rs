@@ -9,7 +9,7 @@ use crate::ingest::{
     Bytes, Recognized, Written as WrittenFile, arrive, arrive_as, is_data_file, is_ordinary, is_recorded,
     is_scanned, may_be_recognized, recognize, recognize_at,
 };
-use crate::model::{EntryId, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::disk::File;
 use crate::store::{Node, OpenObject, Parts, Stretch, Touched};
 use crate::vfs::open::Changes;
@@ -17,6 +17,12 @@ use crate::vfs::open::file::OpenFile;
 use crate::vfs::open::hub::names_to_recognize;
 use crate::vfs::open::layout::Layout;
 use crate::vfs::open::source::StreamFile;
+
+/// Whether an error tells of the content of a file, and not of a disk that fails now.
+fn is_of_content(error: &Error) -> bool {
+    use ErrorKind::{Corrupt, Invalid, NotSupported, Unreadable, Unsupported};
+    matches!(error.kind(), Corrupt | Invalid | NotSupported | Unreadable | Unsupported)
+}
 
 impl OpenFile {
     /// Recognizes the content again, under the current name of the file. Adds its changes to `changes`, also
@@ -66,7 +72,7 @@ impl OpenFile {
                 changes.nodes.extend(self.rounded_now(&parts.0));
                 layout.replace(collection, Ok(parts), self.verify)?;
             }
-            Err(error) if is_plain && layout.bytes() > 0 => {
+            Err(error) if is_plain && layout.bytes() > 0 && is_of_content(&error) => {
                 let why = format!("kept as a plain file: {error}");
                 engine::note_why(&self.collection, self.node, &why)?;
             }

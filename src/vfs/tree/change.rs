@@ -402,7 +402,7 @@ impl Vfs {
         match self.locate(parent)? {
             _ if name == CONTROL_NAME.as_bytes() => Err(not_here()),
             Located::Root => {
-                self.store().remove_tenant(label()?)?;
+                self.remove_tenant(label()?)?;
                 self.store().events().removed(label()?, user);
                 Ok(())
             }

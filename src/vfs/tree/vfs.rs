@@ -362,6 +362,14 @@ impl Vfs {
         self.locate(ino)?.link_target()
     }
 
+    /// Removes an empty tenant, and forgets its number.
+    pub(super) fn remove_tenant(&self, name: &str) -> Result<()> {
+        let number = self.store.tenant_number(name);
+        self.store.remove_tenant(name)?;
+        self.looked_up.tenants.write().remove(&number);
+        Ok(())
+    }
+
     /// Looks up a tenant by name and caches it under its number.
     pub(super) fn tenant_named(&self, name: &str) -> Result<String> {
         let tenants = self.store.tenants()?;
