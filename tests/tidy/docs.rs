@@ -24,7 +24,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/CONTAINERS.md", 1_300),
     ("docs/SOURCES.md", 1_130),
     ("docs/manual/README.md", 250),
-    ("docs/manual/names.md", 1_345),
+    ("docs/manual/names.md", 1_355),
     ("docs/manual/reading.md", 1_220),
     ("docs/manual/writing.md", 1_530),
     ("docs/manual/tiers.md", 2_080),
@@ -33,7 +33,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/manual/mounting.md", 1_080),
     ("docs/manual/forms.md", 1_850),
     ("docs/CONTROL.md", 2_205),
-    ("docs/REMOTE.md", 3_375),
+    ("docs/REMOTE.md", 3_390),
     ("docs/TIERS.md", 965),
     ("docs/LOADERS.md", 1_510),
     ("docs/PYTHON.md", 700),
@@ -45,7 +45,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("docs/LOCKS.md", 945),
     ("docs/DECISIONS.md", 2_590),
     ("docs/BENCHMARKS.md", 1_450),
-    ("docs/FORMAT.md", 10_810),
+    ("docs/FORMAT.md", 10_830),
 ];
 /// The most words of all documents together.
 const WORDS_MAX: usize = 46_000;

@@ -60,7 +60,10 @@ fn is_same_block(index: u32, before: &Object, now: &Object) -> bool {
                 links.iter().flat_map(|links| links.iter()).map(|link| link.checksum).collect()
             };
             let (first, second) = (one.stored.checksum, other.stored.checksum);
-            let is_unknown = first == 0 || second == 0;
+            // Nobody has read the bytes of an unread source, so its blocks have no checksums.
+            let is_unread =
+                |object: &Object| object.origin.as_ref().is_some_and(|origin| origin.file.is_unread());
+            let is_unknown = first == 0 || second == 0 || is_unread(before) || is_unread(now);
             (is_unknown || first == second) && sums(before, &one) == sums(now, &other)
         }
         (None, None) => true,
