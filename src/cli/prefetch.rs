@@ -47,6 +47,9 @@ impl Args {
                 files.push(path);
             }
         }
+        if files.is_empty() && !unlisted.is_empty() {
+            return Err(unlisted.swap_remove(0));
+        }
         let bar = new_bar();
         bar.set_length(bytes);
         let (next, read, failed) = (AtomicUsize::new(0), AtomicU64::new(0), Mutex::new(unlisted));
