@@ -30,7 +30,7 @@ fn each_refusal_of_a_change_has_a_reason() {
     refused(fs::remove_file(at(".as/f16/x.npy")), libc::EPERM);
     told(&at(".as/f16"), "remove x.npy refused: ");
     refused(mkfifo(&at("pipe")), libc::EPERM);
-    told(&at(""), "make pipe refused: there are no pipes, sockets and devices here");
+    told(&at(""), "make pipe refused: a mount has no pipes, sockets and devices");
     refused(fs::hard_link(at("x.npy"), mounted.path("demo/other/x")), libc::EXDEV);
     told(&mounted.path("demo/other"), "make x refused: a name in another collection");
     refused(utimens(&mounted.path("demo"), (5, 0), (5, 0)), libc::EPERM);

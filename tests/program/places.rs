@@ -82,13 +82,19 @@ fn each_command_takes_each_form_of_a_place() {
     }
 }
 
+/// A store with a container at `t/c`, and the container itself.
+fn imported() -> Place {
+    let place = Place::new();
+    place.write("m.safetensors", container_of(&mut Random(7), &[("a", 50_000), ("b", 2000)]));
+    let (code, text) = shell_output(&place.path(""), "tierfs import store t/c m.safetensors");
+    assert_eq!(code, 0, "{text}");
+    place
+}
+
 #[test]
 fn two_places_are_compared_in_each_form_that_is_one_word() {
-    let place = Place::new();
+    let place = imported();
     let directory = place.path("");
-    place.write("m.safetensors", container_of(&mut Random(7), &[("a", 50_000), ("b", 2000)]));
-    let (code, text) = shell_output(&directory, "tierfs import store t/c m.safetensors");
-    assert_eq!(code, 0, "{text}");
     let _mounted = place.mount(&[]);
     for form in ["mnt/t/c", "store/t/c"] {
         for command in [format!("diff {form}/m.safetensors m.safetensors"), format!("diff {form} mnt/t/c")] {
@@ -162,11 +168,8 @@ fn an_infinite_difference_is_told_from_one_that_has_no_size() {
 
 #[test]
 fn a_link_to_a_place_on_a_mount_stands_for_that_place() {
-    let place = Place::new();
+    let place = imported();
     let directory = place.path("");
-    place.write("m.safetensors", container_of(&mut Random(7), &[("a", 50_000), ("b", 2000)]));
-    let (code, text) = shell_output(&directory, "tierfs import store t/c m.safetensors");
-    assert_eq!(code, 0, "{text}");
     let _mounted = place.mount(&[]);
     symlink("mnt/t/c", place.path("collection")).unwrap();
     symlink("mnt/t/c/m.safetensors", place.path("file")).unwrap();

@@ -189,7 +189,7 @@ fn mountpoint_of(store: &Path) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// `Invalid` for a path that is not on a tierfs mount, `NotFound` if there is no file.
+/// Fails with `Invalid` if the path is not on a tierfs mount, and with `NotFound` if no file lies there.
 pub(in crate::cli) fn files_below(path: &Path) -> Result<Vec<(PathBuf, Metadata)>> {
     let shown = path.display();
     let failed = |error| Error::io(path.display(), error);

@@ -250,7 +250,7 @@ impl Tree {
     }
 }
 
-/// The error for a path that is no tree.
+/// The error for a path that is neither in a store nor on a mount.
 fn no_tree(path: &Path) -> Error {
     let shown = path.display();
     let text = match path.exists() {

@@ -332,7 +332,7 @@ impl Dispatcher {
         let made = if mode & libc::S_IFMT == libc::S_IFREG {
             self.vfs.create(parent, name, mode & !umask, by.owner())
         } else {
-            Err(Error::new(ErrorKind::Denied, "there are no pipes, sockets and devices here"))
+            Err(Error::new(ErrorKind::Denied, "a mount has no pipes, sockets and devices"))
         };
         self.made("mknod", reply, self.noted(by.user, ChildName { parent, name }, "make", made));
     }

@@ -203,7 +203,7 @@ impl Directory {
 
     fn walk(&self, below: &Path, after: Option<&Path>, shows_drafts: bool) -> Result<Walk> {
         let entries = self.entries(below, shows_drafts)?;
-        // Who finds nothing must know whether there is nothing.
+        // A directory that is away has no entries either.
         if entries.is_empty() {
             self.check().map_err(generic)?;
         }

@@ -48,17 +48,17 @@ impl Client {
         Client::open_within(url, Deadlines::default())
     }
 
-    /// The same, with deadlines of the caller.
+    /// Opens a remote as [`Client::open`] does, with these deadlines.
     pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Client> {
         Client::opened(url, deadlines, false)
     }
 
-    /// [`Client::open`] of what was a remote before: its directory may be away.
+    /// Opens what was a remote before: its directory may be away.
     pub fn reopen(url: &str) -> Result<Client> {
         Client::reopen_within(url, Deadlines::default())
     }
 
-    /// The same, with deadlines of the caller.
+    /// Opens it as [`Client::reopen`] does, with these deadlines.
     pub fn reopen_within(url: &str, deadlines: Deadlines) -> Result<Client> {
         Client::opened(url, deadlines, true)
     }

@@ -107,7 +107,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Source>> {
     open_within(url, Deadlines::default())
 }
 
-/// The same, with deadlines of the caller.
+/// Opens the source at a URL as [`open`] does, with these deadlines.
 pub fn open_within(url: &str, deadlines: Deadlines) -> Result<Arc<dyn Source>> {
     opened(url, deadlines, Client::open_within)
 }

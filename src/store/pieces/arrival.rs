@@ -95,7 +95,7 @@ impl<'a, C: AsRef<[u8]>> Arrival<'a, C> {
 
     /// Writes no more, and gives the space back. Returns the bytes that have arrived, and their hasher.
     pub fn into_memory(self) -> io::Result<(Vec<u8>, blake3::Hasher)> {
-        // What is on its way finds its room too.
+        // The buffer has room for the bytes that have not arrived yet.
         let len: u64 = self.extents.iter().map(|extent| u64::from(extent.len)).sum();
         let (mut bytes, mut left) = (Vec::with_capacity(len as usize), self.from);
         bytes.resize(self.from as usize, 0);
