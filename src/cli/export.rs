@@ -35,7 +35,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Exporting a collection copies the listed files, so that every byte is copied once. A file appears
 /// under its name only when it is complete. Symbolic links are copied as links. Links that exist below
 /// the destination are replaced, never followed. A mounted store is read through its mount. Ctrl-C leaves the finished
-/// files; a later export into the directory removes what a killed one has left.
+/// files; a later export into the directory removes the partial files that a killed one has left, unless locks do not work
+/// there.
 ///
 /// With --as, exports the files that a mount shows in .as/FORM of the collection. PATH still names the
 /// file by its name in the collection: with npy, `w` is written as `w.npy`.
